@@ -10,10 +10,10 @@ export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast soak browser lint format api clean java
+.PHONY: help demo test fast soak expressions browser lint format api clean java
 
 help:  ## list the recipes
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
 
 demo: java $(STAMP)  ## watch queries being added and removed on live streams (DEMO="--seconds 60 --queries 40")
 	@$(BIN)/headrace demo $(DEMO)
@@ -27,6 +27,9 @@ fast: $(STAMP)  ## run the tests that need neither Spark nor Java
 
 soak: $(STAMP)  ## run the tests that draw examples with 50 times as many (TESTS=… selects a part)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=soak $(or $(TESTS),tests/properties $(DRAWN))
+
+expressions: java $(STAMP)  ## judge all expressions over all types by the reference, DuckDB and Spark SQL (10 minutes)
+	HEADRACE_EXPRESSIONS=all $(BIN)/python -m pytest -rP tests/unit/engine/compute/test_expression_judge.py tests/spark/test_expressions_against_spark.py
 
 browser: $(STAMP)  ## run the tests of the page, in Chromium
 	$(BIN)/python -m pytest tests/browser $(TESTS)

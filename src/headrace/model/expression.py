@@ -22,11 +22,11 @@ LOGIC_FUNCTIONS = frozenset({"and", "or", "not", "is_null"})
 COMPARISON_FUNCTIONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 ARITHMETIC_FUNCTIONS = frozenset({"add", "sub", "mul", "div", "int_div", "mod", "neg"})
 OTHER_FUNCTIONS = frozenset({
-    "eq_null_safe", "in", "like", "rlike", "case", "coalesce", "cast",
+    "eq_null_safe", "in", "like", "rlike", "case", "coalesce", "cast", "try_cast",
     "abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log10", "log2", "pow", "sign", "greatest", "least",
     "upper", "lower", "length", "trim", "ltrim", "rtrim", "substring", "concat", "replace",
     "starts_with", "ends_with", "contains", "reverse",
-    "year", "quarter", "month", "day", "dayofweek", "dayofyear", "hour", "minute", "second",
+    "year", "quarter", "month", "day", "dayofweek", "dayofyear", "hour", "minute", "second", "second_with_fraction",
     "date_trunc", "date_add", "date_diff", "time_add", "unix_seconds",
 })  # fmt: skip
 BUILTIN_FUNCTIONS = LOGIC_FUNCTIONS | COMPARISON_FUNCTIONS | ARITHMETIC_FUNCTIONS | OTHER_FUNCTIONS

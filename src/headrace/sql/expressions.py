@@ -23,7 +23,7 @@ from headrace.sql.aggregate_functions import (
     ParsedAggregate,
     build_aggregate,
 )
-from headrace.sql.casts import cast_implicitly, cast_to
+from headrace.sql.casts import cast_implicitly, cast_to, try_cast_to
 from headrace.sql.functions import call_user_function, get_user_function
 from headrace.sql.operators import (
     make_and,
@@ -98,8 +98,8 @@ def _bind_adjacent_strings(scope: Scope, node: exp.Concat) -> Expression:
 
 
 def _bind_cast(scope: Scope, node: exp.Cast) -> Expression:
-    """Bind CAST and `::`; a typed literal (DATE '…'), which sqlglot parses as a plain Cast, must parse without loss."""
-    convert = cast_implicitly if type(node) is exp.Cast else cast_to
+    """Bind CAST, `::` and TRY_CAST, which is `safe`; a typed literal (DATE '…'), a plain Cast, must parse without loss."""
+    convert = cast_implicitly if type(node) is exp.Cast else try_cast_to if node.args.get("safe") else cast_to
     return convert(bind_expression(scope, node.this), resolve_type(node.to))
 
 

@@ -9,14 +9,14 @@ eq ne lt le gt ge (a, b)       same type on both sides; NULL if either is NULL; 
 eq_null_safe (a, b)            same type; never NULL
 in (x, literal …)              constants of x's type; with a NULL among them, no match is NULL
 like (x, p [, literal])        `%`, `_`; escaped by a backslash, or by the character given, which is a constant
-rlike (x, literal)             TRUE if the regular expression matches anywhere in x
+rlike (x, literal)             TRUE if the regular expression (in the syntax of `headrace.sql.regex`) matches anywhere in x
 case (c1, v1, …, else)         odd number; first c that is TRUE; all v and else have the type of the result
 coalesce (a …)                 same
-cast (a)                       to `Call.type`; rules in `headrace.sql.casts`
+cast, try_cast (a)             to `Call.type`; rules in `headrace.sql.casts`
 add, sub, mul (a, b)           integers and floats: same; decimals: own types, the result rounded half up to `Call.type`
 div (a, b)                     DOUBLE, DOUBLE → DOUBLE, or decimals as above; by zero → NULL
 int_div (a, b)                 BIGINTs, towards zero; by zero → NULL
-mod (a, b)                     same, sign of a; by zero → NULL
+mod (a, b)                     same, or decimals as in add; sign of a; by zero → NULL
 neg (a), abs (a)               same
 ceil, floor (a)                DOUBLE → BIGINT, DECIMAL(p,s) → DECIMAL(p-s+1,0)
 round (a, literal INT)         half away from zero; same, or the narrower decimal in `Call.type`; digits may be negative
@@ -30,7 +30,7 @@ concat (s …)                   NULL if any is NULL
 replace (s, from, to)          an empty `from` changes nothing
 starts_with ends_with contains (s, t) → BOOLEAN
 year quarter month day         of a DATE or TIMESTAMP (UTC) → INT; also dayofweek (1 = Sunday), dayofyear
-hour minute second             of a TIMESTAMP → INT
+hour minute second             of a TIMESTAMP → INT; second_with_fraction → DECIMAL(8,6)
 date_trunc (literal, ts)       unit: year quarter month week day hour minute second millisecond microsecond
 date_add (date, INT)           → DATE; `date_diff(end, start)` of DATEs → INT
 time_add (ts, literal BIGINT)  microseconds → TIMESTAMP
@@ -46,8 +46,10 @@ The binder marks calls of user-defined functions (UDFs) in the syntax tree right
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from sqlglot import exp
@@ -86,12 +88,16 @@ from headrace.sql.types import (
     is_numeric,
     is_string_literal,
     make_bounded_decimal,
+    type_mismatch_error,
+    unify_choices,
     unify_types,
 )
 from headrace.sql.windows import GROUP_WINDOW_FUNCTIONS, TABLE_WINDOW_FUNCTIONS
 
 Args = list[Expression]
 FunctionBuilder = Callable[[Args], Expression]
+_SECOND_TYPE = pa.decimal128(8, 6)
+_DATE_UNITS = frozenset({"year", "quarter", "month", "week"})
 UNTIL_END = Literal(2_147_483_647, INT)
 _TRUNC_UNITS = {
     "year": "year",
@@ -192,11 +198,19 @@ def _to_double(value: Expression) -> Expression:
     return cast_to(to_number(value), DOUBLE)
 
 
-def _common_type_function(function: str) -> ScalarFunction:
+def _unify_strictly(args: Args, verb: str) -> pa.DataType:
+    """Return the common type of all arguments; a string literal has none with a number or a time."""
+    kind = unify_types([arg for arg in args if not is_string_literal(arg)], verb)
+    if kind not in (STRING, NULL) and any(map(is_string_literal, args)):
+        raise type_mismatch_error(verb, kind, STRING)
+    return STRING if any(map(is_string_literal, args)) else kind
+
+
+def _common_type_function(function: str, unify: Callable[[Args, str], pa.DataType]) -> ScalarFunction:
     """Return a function of any number of arguments, all cast to their common type."""
 
     def build(args: Args) -> Expression:
-        kind = unify_types(args, "combine")
+        kind = unify(args, "combine")
         if len(args) == 1 or kind == NULL:
             return args[0]
         return Call(function, tuple(cast_implicitly(arg, kind) for arg in args), kind)
@@ -216,7 +230,9 @@ def _build_abs(args: Args) -> Expression:
 def _integral_function(function: str) -> ScalarFunction:
     def build(args: Args) -> Expression:
         value = to_number(args[0])
-        if is_integer(value.type) or (is_decimal(value.type) and value.type.scale == 0):
+        if is_integer(value.type):
+            return cast_to(value, BIGINT)
+        if is_decimal(value.type) and value.type.scale == 0:
             return value
         if is_decimal(value.type):
             return Call(function, (value,), make_bounded_decimal(value.type.precision - value.type.scale + 1, 0))
@@ -246,9 +262,15 @@ def _round_result_type(kind: pa.DataType, digits: int) -> pa.DataType:
 
 
 def _build_log(args: Args) -> Expression:
-    """Build LOG(x), the natural logarithm, or LOG(base, x)."""
+    """Build LOG(x), the natural logarithm, or LOG(base, x), which to the base 1 is infinite or NaN, not NULL."""
     logs = [Call("ln", (_to_double(arg),), DOUBLE) for arg in args]
-    return logs[0] if len(logs) == 1 else Call("div", (logs[1], logs[0]), DOUBLE)
+    if len(logs) == 1:
+        return logs[0]
+    if isinstance(args[0], Literal) and args[0].value != 1:
+        return Call("div", (logs[1], logs[0]), DOUBLE)
+    infinite = Call("mul", (logs[1], Literal(math.inf, DOUBLE)), DOUBLE)
+    is_one = make_comparison("eq", logs[0], Literal(0.0, DOUBLE))
+    return make_case([(is_one, infinite)], Call("div", (logs[1], logs[0]), DOUBLE))
 
 
 def _build_substring(args: Args) -> Expression:
@@ -305,26 +327,40 @@ def _build_date_part(args: Args) -> Expression:
 
 
 def build_extract(name: str, value: Expression) -> Expression:
-    """Return EXTRACT(name FROM value)."""
+    """Return EXTRACT(name FROM value); unlike the function `second`, the part SECOND has a fraction."""
     function = _DATE_PARTS.get(name.lower())
     if function is None:
         raise SqlError(f"unknown part '{name}' of a time", detail=f"parts: {', '.join(sorted(set(_DATE_PARTS.values())))}")
+    if function == "second":
+        return Call("second_with_fraction", (to_timestamp(value),), _SECOND_TYPE)
     return FUNCTIONS[function].build([value])
 
 
-def _read_trunc_unit(value: Expression) -> Literal:
+def _read_trunc_unit(value: Expression) -> str:
     name = require_string_literal(value, "the unit").lower()
     if name not in _TRUNC_UNITS:
         raise SqlError(f"unknown unit '{name}'", detail=f"units: {', '.join(dict.fromkeys(_TRUNC_UNITS.values()))}")
-    return Literal(_TRUNC_UNITS[name], STRING)
+    return _TRUNC_UNITS[name]
 
 
 def _build_date_trunc(args: Args) -> Expression:
-    return Call("date_trunc", (_read_trunc_unit(args[0]), to_timestamp(args[1])), TIMESTAMP)
+    return Call("date_trunc", (Literal(_read_trunc_unit(args[0]), STRING), to_timestamp(args[1])), TIMESTAMP)
 
 
 def _build_trunc(args: Args) -> Expression:
+    """Build TRUNC(date, unit), whose units are longer than a day."""
+    unit = _read_trunc_unit(args[1])
+    if unit not in _DATE_UNITS:
+        raise SqlError(f"unit '{unit}' does not shorten a DATE", hint=f"date_trunc('{unit}', …) gives a TIMESTAMP")
     return cast_to(_build_date_trunc([args[1], args[0]]), DATE)
+
+
+def _build_unix_timestamp(args: Args) -> Expression:
+    """Build UNIX_TIMESTAMP: seconds rounded towards zero, where UNIX_SECONDS rounds down."""
+    time = to_timestamp(args[0])
+    before = make_comparison("lt", time, Literal(datetime(1970, 1, 1, tzinfo=UTC), TIMESTAMP))
+    rounded_up = Call("time_add", (time, Literal(999_999, BIGINT)), TIMESTAMP)
+    return make_case([(before, Call("unix_seconds", (rounded_up,), BIGINT))], Call("unix_seconds", (time,), BIGINT))
 
 
 def _build_date_sub(args: Args) -> Expression:
@@ -381,11 +417,11 @@ FUNCTIONS: dict[str, ScalarFunction] = {
     "mod": ScalarFunction(lambda args: make_arithmetic("mod", *args), 2, 2),
     "negative": ScalarFunction(lambda args: make_negative(args[0]), 1, 1),
     "positive": ScalarFunction(lambda args: to_number(args[0]), 1, 1),
-    "greatest": _common_type_function("greatest"),
-    "least": _common_type_function("least"),
-    "coalesce": _common_type_function("coalesce"),
-    "nvl": ScalarFunction(_common_type_function("coalesce").build, 2, 2),
-    "ifnull": ScalarFunction(_common_type_function("coalesce").build, 2, 2),
+    "greatest": _common_type_function("greatest", _unify_strictly),
+    "least": _common_type_function("least", _unify_strictly),
+    "coalesce": _common_type_function("coalesce", unify_choices),
+    "nvl": ScalarFunction(_common_type_function("coalesce", unify_choices).build, 2, 2),
+    "ifnull": ScalarFunction(_common_type_function("coalesce", unify_choices).build, 2, 2),
     "nvl2": ScalarFunction(_build_nvl2, 3, 3),
     "nullif": ScalarFunction(_build_nullif, 2, 2),
     "if": ScalarFunction(_build_if, 3, 3),
@@ -418,7 +454,8 @@ FUNCTIONS: dict[str, ScalarFunction] = {
     **_typed_functions("date_add", "date_add dateadd", DATE, to_date, to_int),
     "date_sub": ScalarFunction(_build_date_sub, 2, 2),
     **_typed_functions("date_diff", "datediff date_diff", INT, to_date, to_date),
-    **_typed_functions("unix_seconds", "unix_seconds unix_timestamp", BIGINT, to_timestamp),
+    **_typed_functions("unix_seconds", "unix_seconds", BIGINT, to_timestamp),
+    "unix_timestamp": ScalarFunction(_build_unix_timestamp, 1, 1),
     "to_date": _cast_function(DATE),
     "to_timestamp": _cast_function(TIMESTAMP),
     **{name: _cast_function(parse_type(name)) for name in _CAST_FUNCTIONS},

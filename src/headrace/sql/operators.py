@@ -20,6 +20,7 @@ from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Call, Expression, Literal
 from headrace.model.types import TIMESTAMP, type_name
 from headrace.sql.casts import cast_exactly, cast_implicitly, cast_to
+from headrace.sql.regex import translate_regex
 from headrace.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -40,6 +41,7 @@ from headrace.sql.types import (
     literal_decimal_type,
     to_decimal_type,
     type_mismatch_error,
+    unify_choices,
     unify_types,
 )
 
@@ -137,6 +139,7 @@ def unify_operands(left: Expression, right: Expression, verb: str) -> tuple[Expr
 
 def make_in(value: Expression, choices: list[Expression]) -> Expression:
     """Return `value IN (choices)`: an `in` call if all are constants of the value's type, else comparisons ORed."""
+    _check_string_choices(value, choices)
     pairs = [unify_operands(value, choice, "compare") for choice in choices]
     kinds = {left.type for left, _ in pairs} | {right.type for _, right in pairs}
     if all(isinstance(right, Literal) for _, right in pairs) and len(kinds) == 1:
@@ -147,8 +150,25 @@ def make_in(value: Expression, choices: list[Expression]) -> Expression:
     return result
 
 
+def _check_string_choices(value: Expression, choices: list[Expression]) -> None:
+    """Reject string literals that IN would not find: unlike `=`, it compares them with the value as a string."""
+    strings = [choice for choice in choices if is_string_literal(choice)]
+    if value.type in (STRING, NULL) or not strings:
+        return
+    if value.type == BOOLEAN or any(choice.type not in (value.type, STRING, NULL) for choice in choices):
+        raise type_mismatch_error("compare", value.type, STRING)
+    for choice in strings:
+        constant = cast_implicitly(choice, value.type)
+        if cast_to(constant, STRING) != choice:
+            raise SqlError(
+                f"IN compares {type_name(value.type)} with the string {choice} as text", hint=f"write {constant} or use ="
+            )
+
+
 def make_arithmetic(function: str, left: Expression, right: Expression) -> Expression:
     """Return add, sub, mul, div, int_div or mod of two numbers, with Spark's result type."""
+    if function == "div" and left.type == NULL and is_decimal(right.type):
+        return Literal(None, DOUBLE)
     left, right = _require_numbers(function, left, right)
     if function == "int_div":
         return _make_int_div(left, right)
@@ -193,11 +213,7 @@ def _narrow_literal_beside_decimal(left: Expression, right: Expression) -> tuple
 
 
 def _make_decimal_arithmetic(function: str, left: Expression, right: Expression) -> Expression:
-    kind = decimal_result_type(function, left.type, right.type)
-    if function != "mod":
-        return Call(function, (left, right), kind)
-    left, right = unify_operands(left, right, "divide")
-    return cast_to(Call("mod", (left, right), left.type), kind)
+    return Call(function, (left, right), decimal_result_type(function, left.type, right.type))
 
 
 def _make_int_div(left: Expression, right: Expression) -> Expression:
@@ -234,7 +250,7 @@ def _is_negatable(literal: Literal) -> bool:
 
 def make_case(pairs: list[tuple[Expression, Expression]], default: Expression) -> Expression:
     """Return `CASE WHEN c THEN v … ELSE default END` with all values cast to their common type."""
-    kind = unify_types([value for _, value in pairs] + [default], "choose between")
+    kind = unify_choices([value for _, value in pairs] + [default], "choose between")
     if kind == NULL:
         return default
     args: list[Expression] = []
@@ -263,7 +279,7 @@ def make_ilike(value: Expression, pattern: Expression) -> Expression:
 
 def make_rlike(value: Expression, pattern: Expression) -> Expression:
     """Return `value RLIKE pattern`."""
-    constant = Literal(require_string_literal(pattern, "the pattern"), STRING)
+    constant = Literal(translate_regex(require_string_literal(pattern, "the pattern")), STRING)
     return boolean_call("rlike", _require_string(value, "RLIKE"), constant)
 
 

@@ -140,6 +140,17 @@ def unify_types(parts: list[Expression], verb: str) -> pa.DataType:
     return STRING if kind == NULL and any(is_string_literal(part) for part in parts) else kind
 
 
+def unify_choices(parts: list[Expression], verb: str) -> pa.DataType:
+    """Return the type of CASE, IF and COALESCE: the common type, but STRING if a string literal is beside numbers or times."""
+    typed = [part for part in parts if not is_string_literal(part)]
+    if len(typed) == len(parts) or not typed:
+        return unify_types(parts, verb)
+    kind = unify_types(typed, verb)
+    if kind == BOOLEAN:
+        raise type_mismatch_error(verb, kind, STRING)
+    return STRING
+
+
 def is_string_literal(part: Expression) -> bool:
     """Tell whether an expression is a string literal, which takes the type of the operand beside it."""
     return isinstance(part, Literal) and part.type == STRING

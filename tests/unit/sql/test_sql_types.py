@@ -81,16 +81,19 @@ EXPRESSIONS = {
     "user_id IS DISTINCT FROM 1": "NOT eq_null_safe(user_id, 1)",
     # arithmetic
     "user_id + 1": "user_id + 1", "2 * 3 + user_id": "6 + user_id", "-(3)": "-3", "user_id / 2": "CAST(user_id AS double) / 2.0",
-    "user_id DIV 2": "CAST(user_id AS int64) DIV 2", "cost % 3": "CAST(cost % '3.00' AS decimal128(3, 2))", "big + NULL": "big + NULL",
+    "user_id DIV 2": "CAST(user_id AS int64) DIV 2", "cost % 3": "cost % '3'", "big + NULL": "big + NULL",
     # functions
     "IF(ok, 1, 2.5)": "case(ok, '1.0', '2.5')", "nvl(tiny, 1)": "coalesce(CAST(tiny AS int32), 1)",
     "CASE gem_pack WHEN 1 THEN 'a' END": "case(gem_pack = 1, 'a', NULL)", "nullif(name, '')": "case(name = '', NULL, name)",
     "left(name, 2)": "substring(name, 1, 2)", "right(name, 2)": "substring(name, -2, 2147483647)", "substr(name, 3)": "substring(name, 3, 2147483647)",
-    "right(name, 0)": "substring(name, 1, 0)", "name || user_id": "concat(name, CAST(user_id AS string))", "ceil(user_id)": "user_id",
+    "right(name, 0)": "substring(name, 1, 0)", "name || user_id": "concat(name, CAST(user_id AS string))", "ceil(user_id)": "CAST(user_id AS int64)",
     "round(user_id)": "user_id", "round(price)": "round(price, 0)", "log(price)": "ln(price)", "log(2, price)": "ln(price) / ln(2.0)",
     "EXTRACT(HOUR FROM time)": "hour(time)", "date_part('dow', d)": "dayofweek(d)", "year(time)": "year(time)", "date_trunc('MON', d)": "date_trunc('month', CAST(d AS timestamp[us, tz=UTC]))",
     "date_sub(d, 1)": "date_add(d, -1)", "d - 1": "date_add(d, -1)", "time - INTERVAL '1 minute 30 seconds'": "time_add(time, -90000000)",
-    "INTERVAL 1 DAY + d": "date_add(d, 1)", "unix_timestamp(time)": "unix_seconds(time)", "to_date(time)": "CAST(time AS date32[day])",
+    "INTERVAL 1 DAY + d": "date_add(d, 1)", "unix_seconds(time)": "unix_seconds(time)", "to_date(time)": "CAST(time AS date32[day])",
+    "log(1, price)": "case(ln(1.0) = 0.0, ln(price) * inf, ln(price) / ln(1.0))", "TRY_CAST(price AS INT)": "try_cast(price)",
+    "EXTRACT(SECOND FROM time)": "second_with_fraction(time)", "coalesce(price, 'none')": "coalesce(CAST(price AS string), 'none')",
+    "d IN ('2020-01-01')": "in(d, '2020-01-01')", "price IN ('1.0')": "in(price, 1.0)", "NULL / cost": "NULL",
     "INT(price)": "CAST(price AS int32)", "price::STRING": "CAST(price AS string)", "coalesce(NULL, NULL) IS NULL": "True",
     "greatest(user_id, big)": "greatest(CAST(user_id AS int64), big)", "'a' 'b'": "'ab'", "isnotnull(d)": "NOT d IS NULL",
 }  # fmt: skip
@@ -113,8 +116,11 @@ CONSTANTS = {
     "CAST('1.005' AS DECIMAL(3,2))": "'1.01'", "CAST(-2.5 AS DECIMAL(2,0))": "'-3'", "CAST(0.1D AS DECIMAL(5,3))": "'0.100'",
     "STRING(12)": "'12'", "STRING(TRUE)": "'true'", "STRING(1.50)": "'1.50'", "STRING(DATE '2020-01-02')": "'2020-01-02'",
     "DATE '2020-02-03'": "'2020-02-03'", "DATE('2020')": "'2020-01-01'", "DATE('2020-13-01')": "NULL", "DATE('2020-02-03 23:59')": "'2020-02-03'",
-    "TIMESTAMP '2020-02-03 04:05:06.7'": "'2020-02-03 04:05:06.700000+00:00'", "TIMESTAMP('2020-02-03T04:05Z')": "'2020-02-03 04:05:00+00:00'",
+    "TIMESTAMP '2020-02-03 04:05:06.7'": "'2020-02-03 04:05:06.700000+00:00'", "TIMESTAMP('2020-02-03T04:05:06Z')": "'2020-02-03 04:05:06+00:00'",
     "TIMESTAMP('2020-01-01 00:00:00+02:00')": "'2019-12-31 22:00:00+00:00'", "TIMESTAMP(DATE '2020-01-01')": "'2020-01-01 00:00:00+00:00'",
+    "TIMESTAMP('2020-02-03T04:05Z')": "NULL", "TIMESTAMP('2020-02-03 4')": "'2020-02-03 04:00:00+00:00'", "STRING(1e-7)": "'1.0E-7'",
+    "STRING(0.0000001)": "'1E-7'", "TRY_CAST(0.0000001 AS STRING)": "'0.0000001'", "TRY_CAST(300 AS TINYINT)": "NULL", "TRY_CAST('1.5' AS INT)": "NULL",
+    "TRY_CAST('7' AS INT)": "7", "STRING(TIMESTAMP '2020-01-01 01:02:03.50')": "'2020-01-01 01:02:03.5'", "FLOAT(16777217)": "16777216.0",
     "DATE(TIMESTAMP '2020-01-01 23:00:00')": "'2020-01-01'", "TIMESTAMP('2020-01-01 25:00')": "NULL", "CAST(NULL AS DATE)": "NULL",
 }  # fmt: skip
 

@@ -35,8 +35,8 @@ def evaluate(expression: Expression, row: Row) -> Any:
         return _NULL_AWARE[expression.function](values)
     if any(value is None for value in values):
         return None
-    if expression.function == "cast":
-        return text.cast_value(values[0], expression.args[0].type, expression.type)
+    if expression.function in _CASTS:
+        return _CASTS[expression.function](values[0], expression.args[0].type, expression.type)
     return _apply_strict(expression, values)
 
 
@@ -191,6 +191,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "hour": lambda a: time.to_micros(a) // 3_600_000_000 % 24,
     "minute": lambda a: time.to_micros(a) // 60_000_000 % 60,
     "second": lambda a: time.to_micros(a) // 1_000_000 % 60,
+    "second_with_fraction": time.second_with_fraction,
     "date_trunc": time.truncate_time,
     "date_add": time.add_days,
     "date_diff": time.days_between,
@@ -198,5 +199,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "unix_seconds": time.to_unix_seconds,
 }
 
-KNOWN_FUNCTIONS = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}
+_CASTS: dict[str, Callable[[Any, pa.DataType, pa.DataType], Any]] = {"cast": text.cast_value, "try_cast": text.try_cast_value}
+
+KNOWN_FUNCTIONS = frozenset({*_LAZY, *_NULL_AWARE, *_NUMERIC, *_PLAIN, *_CASTS})
 """Every function of this evaluator; a test checks that it equals `FUNCTIONS`."""

@@ -7,7 +7,6 @@ so that no result is rounded twice.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -50,13 +49,20 @@ def fit_decimal(value: Fraction, kind: pa.DataType) -> Decimal:
 
 def fit_float(value: Any, kind: pa.DataType) -> float:
     """Return the nearest double, or for FLOAT the nearest 32-bit float; infinity beyond the range."""
-    result = to_nearest_double(value)
     if kind != pa.float32():
-        return result
-    try:
-        return float(struct.unpack("f", struct.pack("f", result))[0])
-    except OverflowError:
-        return math.copysign(math.inf, result)
+        return to_nearest_double(value)
+    if isinstance(value, float):
+        return value if not math.isfinite(value) else math.copysign(_to_nearest_single(abs(Fraction(value))), value)
+    return _to_nearest_single(Fraction(value)) if value >= 0 else -_to_nearest_single(-Fraction(value))
+
+
+def _to_nearest_single(value: Fraction) -> float:
+    """Round a number that is not negative to 24 significant bits, halves to even; to fewer below 2^-126."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    exponent = max(exponent - (value < Fraction(2) ** exponent), -126)
+    unit = Fraction(2) ** (exponent - 23)
+    rounded = round(value / unit) * unit
+    return math.inf if rounded >= 2**128 else float(rounded)
 
 
 def to_nearest_double(value: Any) -> float:
@@ -210,7 +216,7 @@ def power(kind: pa.DataType, base: float, exponent: float) -> float:
 
 
 def sign(kind: pa.DataType, value: Any) -> Any:
-    """Return -1, 0 or 1; NaN for NaN."""
-    if isinstance(value, float) and math.isnan(value):
+    """Return -1 or 1; a zero of either sign and NaN unchanged."""
+    if value == 0 or value != value:  # noqa: PLR0124
         return value
     return fit_value((value > 0) - (value < 0), kind)

@@ -17,7 +17,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.backends.reference import time
-from headrace.backends.reference.numbers import fit_decimal, fit_float, fit_value, make_decimal, round_half_up, to_integer
+from headrace.backends.reference.numbers import (
+    fit_decimal,
+    fit_float,
+    fit_integer,
+    fit_value,
+    make_decimal,
+    round_half_up,
+    to_integer,
+)
 from headrace.errors import EvaluationError
 from headrace.model.types import TIMESTAMP, type_name
 
@@ -38,11 +46,15 @@ def _like_to_regex(pattern: str, escape: str) -> str:
 
 
 def match_regex(text: str, pattern: str) -> bool:
-    """Tell whether the regular expression matches anywhere in the text."""
+    """Tell whether the regular expression matches anywhere in the text, whose `z` escape is Python's `Z` escape."""
     try:
-        return re.search(pattern, text) is not None
+        return re.search(re.sub(r"\\(.)", _rename_end, pattern, flags=re.DOTALL), text, re.ASCII) is not None
     except re.error as error:
         raise EvaluationError(f"regular expression '{pattern}' is not understood", detail=str(error)) from error
+
+
+def _rename_end(escape: re.Match[str]) -> str:
+    return r"\Z" if escape[1] == "z" else escape[0]
 
 
 def take_substring(text: str, position: int, length: int | None = None) -> str:
@@ -58,15 +70,14 @@ def replace_text(text: str, search: str, replacement: str = "") -> str:
 
 
 _TRUE_STRINGS, _FALSE_STRINGS = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
-_INTEGER_PATTERN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
-_NUMBER_PATTERN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPECIAL_FLOAT_PATTERN = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_DATE_PATTERN = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-_TIMESTAMP_PATTERN = re.compile(
-    r"(\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
-    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?\s*(Z|UTC|[+-]\d{1,2}(?::?\d{2})?)?)?",
-    re.ASCII,
-)
+_INTEGER_PATTERN = re.compile(r"([+-]?\d*)(?:\.\d*)?", re.ASCII)
+_NUMBER_PATTERN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+_HEXADECIMAL_PATTERN = re.compile(r"[+-]?0x(?=\.?[0-9a-f])[0-9a-f]*(?:\.[0-9a-f]*)?p[+-]?\d+", re.ASCII | re.IGNORECASE)
+_SPECIAL_FLOAT_PATTERN = re.compile(r"(?i:[+-]?inf(?:inity)?|nan)|[+-]NaN")
+_DATE_PATTERN = re.compile(r"\+?(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_TIME_PATTERN = re.compile(r"(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?([^\d.:].*)?)?)?", re.ASCII | re.DOTALL)
+_OFFSET_PATTERN = re.compile(r"([+-])(?:(\d\d?)(?::(\d\d?)(?::(\d\d))?)?|(\d\d)(\d\d)(\d\d)?)", re.ASCII)
+_SPACES = "".join(map(chr, range(33)))
 
 
 def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
@@ -82,6 +93,18 @@ def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
     if isinstance(value, date):
         return _cast_date(value, target)
     return _cast_number(value, target)
+
+
+def try_cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
+    """Convert like `cast_value`; NULL if the value does not fit, or is a text that is no integer; decimals without exponent."""
+    if isinstance(value, str) and pa.types.is_integer(target) and not re.fullmatch(r"[+-]?[0-9]+", value.strip(_SPACES + "\x7f")):
+        return None
+    if isinstance(value, Decimal) and pa.types.is_string(target):
+        return format(value, "f")
+    try:
+        return cast_value(value, source, target)
+    except EvaluationError:
+        return None
 
 
 def _cast_number(value: Any, target: pa.DataType) -> Any:
@@ -125,7 +148,8 @@ def _cast_error(value: Any, target: pa.DataType) -> EvaluationError:
 def _cast_string(value: str, target: pa.DataType) -> Any:
     """Parse the text, ignoring surrounding spaces; NULL if it is malformed or out of range."""
     try:
-        return _get_reader(target)(value.strip(), target)
+        is_fractional = pa.types.is_floating(target) or pa.types.is_decimal(target)
+        return _get_reader(target)(value.strip(_SPACES if is_fractional else _SPACES + "\x7f"), target)
     except (EvaluationError, ValueError, OverflowError):
         return None
 
@@ -144,15 +168,31 @@ def _get_reader(target: pa.DataType) -> Callable[[str, pa.DataType], Any]:
 
 def _read_integer(text: str, target: pa.DataType) -> int | None:
     """Parse an integer; drop a fraction, like Spark."""
-    return fit_value(math.trunc(Fraction(text.rstrip("."))), target) if _INTEGER_PATTERN.fullmatch(text) else None
+    match = _INTEGER_PATTERN.fullmatch(text)
+    if not match or text in ("", "+", "-"):
+        return None
+    return fit_integer(int(match[1]) if match[1] not in ("", "+", "-") else 0, target)
 
 
 def _read_float(text: str, target: pa.DataType) -> float | None:
-    return fit_float(float(text), target) if _NUMBER_PATTERN.fullmatch(text) or _SPECIAL_FLOAT_PATTERN.fullmatch(text) else None
+    """Parse a number as Java does, also a hexadecimal one and one that ends in d or f; ASCII digits only."""
+    if _SPECIAL_FLOAT_PATTERN.fullmatch(text):
+        return float(text)
+    number = text[:-1] if text[-1:] in tuple("dDfF") else text
+    if _HEXADECIMAL_PATTERN.fullmatch(number):
+        return fit_float(float.fromhex(number), target)
+    if not text.isascii() or not _NUMBER_PATTERN.fullmatch(number):
+        return None
+    is_tiny_or_huge = not -400 < Decimal(number).adjusted() < 400
+    rounded = fit_float(float(number) if is_tiny_or_huge else Fraction(number), target)
+    return math.copysign(rounded, float(number))
 
 
 def _read_decimal(text: str, target: pa.DataType) -> Decimal | None:
-    return fit_decimal(Fraction(Decimal(text)), target) if _NUMBER_PATTERN.fullmatch(text) else None
+    if not _NUMBER_PATTERN.fullmatch(text):
+        return None
+    number = Decimal(text)
+    return fit_decimal(Fraction(number) if number.adjusted() > -400 else Fraction(0), target) if number.adjusted() < 400 else None
 
 
 def _read_date(text: str, _: pa.DataType) -> date | None:
@@ -161,25 +201,32 @@ def _read_date(text: str, _: pa.DataType) -> date | None:
 
 
 def _read_timestamp(text: str, target: pa.DataType) -> datetime | None:
-    match = _TIMESTAMP_PATTERN.fullmatch(text)
-    day = _read_date(match[1], target) if match else None
-    if not match or not day:
+    """Parse a date; after a blank or T a time of day, of which the seconds may be followed by a zone."""
+    day_text, clock_text = re.fullmatch(r"([^ T]*)(?:[ T](.*))?", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    day = _read_date(day_text, target)
+    clock = _TIME_PATTERN.fullmatch("0" if clock_text is None else clock_text)
+    if day is None or clock is None or (clock_text is not None and day_text.count("-") < 2):
         return None
-    hour, minute, second = (int(match[index] or 0) for index in (2, 3, 4))
-    fraction = int(((match[5] or "") + "000000")[:6])
-    return datetime(day.year, day.month, day.day, hour, minute, second, fraction, tzinfo=_read_zone(match[6])).astimezone(
-        time.EPOCH.tzinfo
-    )
+    hour, minute, second = (int(clock[index] or 0) for index in (1, 2, 3))
+    fraction = int(((clock[4] or "") + "000000")[:6])
+    zone = _read_zone((clock[5] or "").strip(_SPACES + "\x7f"))
+    local = datetime(day.year, day.month, day.day, hour, minute, second, fraction, tzinfo=zone)
+    return local.astimezone(time.EPOCH.tzinfo)
 
 
-def _read_zone(text: str | None) -> timezone:
-    if text in (None, "Z", "UTC"):
+def _read_zone(text: str) -> timezone:
+    """Parse a zone; raises ValueError if there is none of this name."""
+    offset_text = re.sub(r"^(?:Z$|UTC|UT|GMT)", "", text)
+    if not offset_text:
         return timezone(timedelta(0))
-    assert text is not None
-    digits = text[1:].replace(":", "")
-    hours, minutes = (digits, "0") if len(digits) <= 2 else (digits[:-2], digits[-2:])
-    offset = timedelta(hours=int(hours), minutes=int(minutes))
-    return timezone(-offset if text[0] == "-" else offset)
+    match = _OFFSET_PATTERN.fullmatch(offset_text)
+    if not match:
+        raise ValueError(f"no zone: {text}")
+    hours, minutes, seconds = (int(match[index] or match[index + 3] or 0) for index in (2, 3, 4))
+    offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if minutes > 59 or seconds > 59 or offset > timedelta(hours=18):
+        raise ValueError(f"no zone: {text}")
+    return timezone(-offset if match[1] == "-" else offset)
 
 
 def to_string(value: Any, source: pa.DataType) -> str:
@@ -189,7 +236,7 @@ def to_string(value: Any, source: pa.DataType) -> str:
     if isinstance(value, float):
         return _print_float(value, single=source == pa.float32())
     if isinstance(value, Decimal):
-        return format(make_decimal(round_half_up(Fraction(value) * 10**source.scale), source.scale), "f")
+        return str(make_decimal(round_half_up(Fraction(value) * 10**source.scale), source.scale))
     if isinstance(value, datetime):
         text = value.astimezone(time.EPOCH.tzinfo).replace(tzinfo=None).isoformat(" ")
         return text.rstrip("0") if "." in text else text
@@ -214,8 +261,7 @@ def _print_float(value: float, *, single: bool) -> str:
 
 
 def _format_shortest(value: float, *, single: bool) -> str:
-    """Return the shortest text that parses as the same number."""
-    if not single:
-        return repr(value)
-    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next(text for text in texts if fit_float(float(text), pa.float32()) == value)
+    """Return the shortest text of two digits or more that parses as the same number."""
+    kind = pa.float32() if single else pa.float64()
+    texts = (f"{value:.{digits}g}" for digits in range(2, 18))
+    return next(text for text in texts if fit_float(float(text), kind) == value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import TypeVar
 
 from headrace.errors import EvaluationError
@@ -48,6 +49,11 @@ def day_of_week(value: date) -> int:
 def day_of_year(value: date) -> int:
     """Return the day of the year, 1 for the first of January."""
     return to_day(value).timetuple().tm_yday
+
+
+def second_with_fraction(time: datetime) -> Decimal:
+    """Return the second of the minute with its six digits of microseconds."""
+    return Decimal(to_micros(time) % 60_000_000).scaleb(-6)
 
 
 def truncate_time(unit: str, time: datetime) -> datetime:

@@ -237,8 +237,10 @@ def _raise_to_power(call: Call, args: Sequence[Value]) -> Value:
     return pc.if_else(is_nan, pa.scalar(float("nan"), call.type), pc.power(base, exponent))
 
 
-def _compute_sign(call: Call, args: Sequence[Value]) -> Value:
-    return pc.sign(args[0]).cast(call.type)
+def _compute_sign(_: Call, args: Sequence[Value]) -> Value:
+    """Return -1, 1, or a zero or NaN unchanged."""
+    is_zero = pc.equal(args[0], pa.scalar(0, args[0].type))
+    return pc.if_else(is_zero, args[0], pc.sign(args[0]))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,17 +1,16 @@
-"""CAST over columns, and the parsing and formatting of single values.
+"""CAST and TRY_CAST over columns; the text forms of values are in `model/text_form.py`.
 
-A string that is no literal of the target type gives NULL, a number out of range is an error. A string with a fraction cast
-to an integer loses the fraction ('1.9' gives 1). Parsing and formatting follow Spark; Python runs once per distinct value
-for strings in an unusual form (plain digits and ISO dates use the parser of Arrow), for decimals and doubles cast to
-strings, for times cast from or to fractional numbers, and for doubles cast to decimals of more than 14 digits.
+A string that is no literal of the target type gives NULL, a number out of range is an error (in TRY_CAST it is NULL). A string
+with a fraction cast to an integer loses the fraction ('1.9' gives 1; in TRY_CAST NULL). Python runs once per distinct value for
+strings in an unusual form (plain digits and ISO dates use the parser of Arrow), for decimals and doubles cast to strings, for
+strings and decimals cast to 32-bit floats, for times cast from or to fractional numbers, and for doubles cast to decimals of
+more than 14 digits.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import TypeAlias
@@ -26,124 +25,30 @@ from headrace.engine.compute.arithmetic import doubles_to_integers, round_to_uni
 from headrace.engine.compute.columns import (
     EvaluationResult,
     Kernel,
+    Numbers,
     Value,
     build_arrow_result,
+    build_numpy_result,
     map_distinct,
     null_mask,
     to_filled_numbers,
 )
-from headrace.engine.compute.decimal import round_to_decimal
 from headrace.model.expression import Call
-from headrace.model.types import TIMESTAMP, type_name
-
-_INTEGER_TEXT = re.compile(r"([+-]?\d+)(?:\.\d*)?|([+-]?)\.\d+", re.ASCII)
-_NUMBER_TEXT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPECIAL_FLOAT_TEXT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_DATE_TEXT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-_TIMESTAMP_TEXT = re.compile(
-    r"(?P<day>\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
-    r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
-    r"\s*(?P<zone>Z|UTC|(?P<sign>[+-])(?P<ahead>\d{1,2})(?::(?P<more>\d{2}))?)?)?",
-    re.ASCII,
+from headrace.model.text_form import (
+    format_decimal,
+    format_double,
+    format_single,
+    parse_boolean,
+    parse_date,
+    parse_decimal,
+    parse_double,
+    parse_integer,
+    parse_single,
+    parse_timestamp,
+    round_to_decimal,
+    round_to_single,
 )
-_BOOLEAN_TEXTS = {**dict.fromkeys(("t", "true", "y", "yes", "1"), True), **dict.fromkeys(("f", "false", "n", "no", "0"), False)}
-_MAX_EXPONENT = 400  # a number with a greater exponent is out of range of every type
-
-
-def parse_integer(text: str, kind: pa.DataType) -> int | None:
-    """Parse an integer, dropping a fraction; return None if the text is no number or out of range of the type."""
-    match = _INTEGER_TEXT.fullmatch(text.strip())
-    if not match:
-        return None
-    digits = (match[1] or "0").lstrip("+")
-    if len(digits.lstrip("-0")) > 19:
-        return None
-    bound = 1 << (kind.bit_width - 1)
-    return int(digits) if -bound <= int(digits) < bound else None
-
-
-def parse_double(text: str) -> float | None:
-    """Parse a number, infinity or NaN."""
-    text = text.strip()
-    return float(text) if _NUMBER_TEXT.fullmatch(text) or _SPECIAL_FLOAT_TEXT.fullmatch(text) else None
-
-
-def parse_decimal(text: str, kind: pa.DataType) -> Decimal | None:
-    """Parse a number, rounded half up to the scale; return None if the text is no number or does not fit."""
-    text = text.strip()
-    if not _NUMBER_TEXT.fullmatch(text):
-        return None
-    number = Decimal(text)
-    if abs(number.adjusted()) > _MAX_EXPONENT:
-        return round_to_decimal(Fraction(0), kind) if number.adjusted() < 0 or not number else None
-    return round_to_decimal(Fraction(number), kind)
-
-
-def parse_boolean(text: str) -> bool | None:
-    """Parse true, yes, 1 and the like."""
-    return _BOOLEAN_TEXTS.get(text.strip().lower())
-
-
-def parse_date(text: str) -> date | None:
-    """Parse year, year-month or year-month-day; after a blank or T, any text may follow."""
-    match = _DATE_TEXT.fullmatch(text.strip())
-    try:
-        return date(int(match[1]), int(match[2] or 1), int(match[3] or 1)) if match else None
-    except ValueError:
-        return None
-
-
-def parse_timestamp(text: str) -> datetime | None:
-    """Parse a date with an optional time and offset from UTC; fractional digits after the sixth are dropped."""
-    match = _TIMESTAMP_TEXT.fullmatch(text.strip())
-    day = parse_date(match["day"]) if match else None
-    if not match or not day:
-        return None
-    hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
-    fraction = int((match["fraction"] or "").ljust(6, "0")[:6])
-    offset = timedelta(hours=int(match["ahead"] or 0), minutes=int(match["more"] or 0))
-    try:
-        zone = timezone(-offset if match["sign"] == "-" else offset)
-        local = datetime(day.year, day.month, day.day, hour, minute, second, fraction, tzinfo=zone)
-        return local.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def format_decimal(value: Decimal) -> str:
-    """Format with all digits of the scale, never with an exponent."""
-    return format(value, "f")
-
-
-def format_double(value: float) -> str:
-    """Format with the shortest digits that parse to the same double, in the form of Java."""
-    return _format_like_java(value, repr(value))
-
-
-def format_single(value: float) -> str:
-    """Format with the shortest digits that parse to the same 32-bit float, in the form of Java."""
-    return _format_like_java(value, np.format_float_scientific(np.float32(value), unique=True))
-
-
-def _format_like_java(value: float, text: str) -> str:
-    """Arrange digits as Java does: plain from 10⁻³ to 10⁷, else `d.dddE±n`; always with a decimal point."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    mantissa, _, exponent = text.lower().lstrip("-").partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0")
-    if not digits:
-        body = "0.0"
-    elif 0 < point <= 7:
-        body = f"{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
-    elif -3 < point <= 0:
-        body = f"0.{'0' * -point}{digits}"
-    else:
-        body = f"{digits[0]}.{digits[1:] or '0'}E{point - 1}"
-    return f"-{body}" if math.copysign(1, value) < 0 else body
-
+from headrace.model.types import TIMESTAMP, type_name
 
 CastKernel: TypeAlias = Callable[[Call, Value], Value | EvaluationResult]
 _EXACT_INTEGER = 2**53
@@ -177,6 +82,17 @@ def _cast_value(call: Call, args: Sequence[Value]) -> Value | EvaluationResult:
     return build_arrow_result(pa.nulls(len(value), call.type), pc.is_valid(value), message)
 
 
+def _try_cast_value(call: Call, args: Sequence[Value]) -> Value:
+    """Cast like CAST, but a value out of range is NULL; a string with a fraction is no integer; decimals have no exponent."""
+    (value,) = args
+    if pa.types.is_decimal(value.type) and pa.types.is_string(call.type):
+        return map_distinct(value, lambda number: format(number, "f"), call.type)
+    if pa.types.is_string(value.type) and pa.types.is_integer(call.type):
+        return map_distinct(value, lambda text: parse_integer(text, call.type, exact=True), call.type)
+    result = _cast_value(call, args)
+    return result.value if isinstance(result, EvaluationResult) else result
+
+
 def _out_of_range_message(call: Call) -> str:
     return f"value out of range of {type_name(call.type)} in {call}"
 
@@ -194,21 +110,25 @@ def _is_nonzero(_: Call, value: Value) -> Value:
 
 
 def _narrow_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
-    """Cast integers, or integral decimals, to an integer type."""
     try:
         return value.cast(call.type)
     except pa.ArrowInvalid:
-        limits = np.iinfo(call.type.to_pandas_dtype())
-        exact = value if pa.types.is_decimal(value.type) else value.cast(pa.decimal128(19, 0))
-        exact = decimals.widen_decimals(exact, 0)
-        least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
-        overflows = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
-        checked = build_arrow_result(exact, overflows, _out_of_range_message(call))
-        return EvaluationResult(checked.value.cast(pa.decimal128(19, 0)).cast(call.type), checked.errors, checked.message)
+        return _fit_integers(call, value, to_filled_numbers(value))
+
+
+def _fit_integers(call: Call, value: Value, integers: Numbers) -> EvaluationResult:
+    """Build the result from integers of any width; those out of range are errors."""
+    limits = np.iinfo(call.type.to_pandas_dtype())
+    fits = ((integers >= int(limits.min)) & (integers <= int(limits.max))).astype(np.bool_)
+    values = np.where(fits, integers, 0).astype(limits.dtype)
+    return build_numpy_result(values, ~fits, [value], call.type, _out_of_range_message(call))
 
 
 def _decimal_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
-    return _narrow_to_integer(call, pc.trunc(value).cast(pa.decimal128(38, 0)))
+    try:
+        return pc.trunc(value).cast(pa.decimal128(38, 0)).cast(call.type)
+    except pa.ArrowInvalid:  # out of range, or the type has no digit before the decimal point
+        return _fit_integers(call, value, decimals.to_integral_units(value))
 
 
 def _float_to_integer(call: Call, value: Value) -> EvaluationResult:
@@ -236,17 +156,22 @@ def _time_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
 
 
 def _integer_to_float(call: Call, value: Value) -> Value:
-    return value.cast(pa.float64(), safe=False).cast(call.type, safe=False)
+    """Round once: by way of a double, an integer half-way between two 32-bit floats could be rounded twice."""
+    return pa.array(to_filled_numbers(value).astype(call.type.to_pandas_dtype()), mask=null_mask(value))
 
 
 def _decimal_to_float(call: Call, value: Value) -> Value:
-    return decimals.decimals_to_doubles(value).cast(call.type, safe=False)
+    if call.type == pa.float64():
+        return decimals.decimals_to_doubles(value)
+    return map_distinct(value, lambda number: round_to_single(Fraction(number)), call.type)
 
 
 def _string_to_float(call: Call, value: Value) -> Value:
+    if call.type == pa.float32():
+        return map_distinct(value, parse_single, call.type)
     if _all_match(value, r"\A-?[0-9]+(\.[0-9]+)?\z"):
-        return value.cast(pa.float64()).cast(call.type, safe=False)
-    return map_distinct(value, parse_double, pa.float64()).cast(call.type, safe=False)
+        return value.cast(call.type)
+    return map_distinct(value, parse_double, call.type)
 
 
 def _time_to_float(call: Call, value: Value) -> Value:
@@ -282,7 +207,7 @@ def _float_to_decimal(call: Call, value: Value) -> EvaluationResult:
 
 
 def _double_to_decimal(number: float, kind: pa.DataType) -> Decimal | None:
-    return decimals.round_to_decimal(Fraction(repr(number)), kind) if math.isfinite(number) else None
+    return round_to_decimal(Fraction(repr(number)), kind) if math.isfinite(number) else None
 
 
 def _string_to_decimal(call: Call, value: Value) -> Value:
@@ -398,4 +323,4 @@ _CASTS: dict[tuple[str, str], CastKernel] = {
     ("decimal", "time"): _number_to_time,
 }
 
-KERNELS: dict[str, Kernel] = {"cast": _cast_value}
+KERNELS: dict[str, Kernel] = {"cast": _cast_value, "try_cast": _try_cast_value}

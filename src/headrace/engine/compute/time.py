@@ -20,6 +20,7 @@ from headrace.engine.compute.columns import (
     null_mask,
     to_filled_numbers,
 )
+from headrace.engine.compute.decimal import decimals_from_units
 from headrace.model.expression import Call
 from headrace.model.types import TIMESTAMP
 
@@ -61,6 +62,12 @@ def _overflow_message(call: Call) -> str:
 
 def _make_field_extractor(function: Callable[[Value], pa.Array]) -> Kernel:
     return lambda call, args: function(strip_time_zone(args[0])).cast(call.type)
+
+
+def _extract_second(call: Call, args: Sequence[Value]) -> Value:
+    """Return the second of the minute with its microseconds."""
+    (times,) = args
+    return decimals_from_units(to_epoch_micros(times) % 60_000_000, null_mask(times), call.type)
 
 
 def _truncate_time(call: Call, args: Sequence[Value]) -> Value | EvaluationResult:
@@ -107,6 +114,7 @@ KERNELS: dict[str, Kernel] = {
     "hour": _make_field_extractor(pc.hour),
     "minute": _make_field_extractor(pc.minute),
     "second": _make_field_extractor(pc.second),
+    "second_with_fraction": _extract_second,
     "date_trunc": _truncate_time,
     "date_add": _add_days,
     "date_diff": _diff_days,
