@@ -6,12 +6,13 @@ batch runs, so an interrupted batch is run again exactly as planned.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 
 from headrace.connectors import Source
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
-from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError
+from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError, StorageError
 from headrace.model.stream import Stream
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
@@ -33,6 +34,7 @@ from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.result_log import ResultPacker, Retention
 
+_LOG = logging.getLogger(__name__)
 _MAX_PARTITIONS = 10_000
 
 
@@ -55,7 +57,7 @@ class Coordinator:
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
-        self._has_failed_attempt = False  # whether workers may have written files that no manifest will name
+        self._has_failed_attempt = False  # whether there may be files that no manifest will name
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
@@ -92,11 +94,11 @@ class Coordinator:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
             )
+            self._reach("log")
+            self.checkpoint.log_batch(entry.batch, entry)
         except BaseException:
             self.command_queue.requeue(commands)
             raise
-        self._reach("log")
-        self.checkpoint.log_batch(entry.batch, entry)
         self._reach("logged")
         return entry
 
@@ -124,12 +126,20 @@ class Coordinator:
         self._reach("committed")
         superseded = self.state.referenced_files() - state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = state, live, sliding_join_plan
-        self.checkpoint.delete_superseded(state.batch, superseded)
-        if self._has_failed_attempt:
-            self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
-            self._has_failed_attempt = False
-        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
+        self._delete_unused(superseded)
         return report
+
+    def _delete_unused(self, superseded: set[str]) -> None:
+        """Delete what the committed batch no longer needs. The batch does not fail with it: a later one tries again."""
+        try:
+            self.checkpoint.delete_superseded(self.state.batch, superseded)
+            if self._has_failed_attempt:
+                self.checkpoint.sweep(self.state.batch, self.state.referenced_files(), is_running=True)
+                self._has_failed_attempt = False
+            self.sources.prune({name: stream.position for name, stream in self.state.declared_streams().items()})
+        except StorageError as error:
+            _LOG.warning("files that are not needed any more are not deleted yet: %s", error)
+            self._has_failed_attempt = True
 
     def _run_job(
         self, state: EngineState, entry: BatchLogEntry, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None
@@ -186,7 +196,7 @@ class Coordinator:
         self.checkpoint.check_files(
             self.state.batch, referenced - self.state.query_files(), logged=self.unfinished_entry is not None
         )
-        self.checkpoint.sweep(referenced)
+        self.checkpoint.sweep(self.state.batch, referenced)
         self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
         if self.state.sliding_join_plan_file:
             self.sliding_join_plan = documents.get_record(store, self.state.sliding_join_plan_file)

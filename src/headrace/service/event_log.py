@@ -59,8 +59,9 @@ class EventLog:
     def _write_events(self, events: list[dict[str, Any]]) -> None:
         self._line_count += len(events)
         if self._line_count <= _MAX_FILE_LINES:
+            start, self._ends_mid_line = "\n" if self._ends_mid_line else "", True  # until the lines are complete
             with self._path.open("a") as file:
-                file.write(("\n" if self._ends_mid_line else "") + _to_json_lines(events))
+                file.write(start + _to_json_lines(events))
             self._ends_mid_line = False
         else:
             replace_file(self._path, _to_json_lines(self._events).encode())

@@ -1,7 +1,8 @@
 """A durable list of JSON values: one line each, with a check sum, appended one after the other.
 
-A crash during an append may leave an incomplete last line: it was never acknowledged, and reading removes it. A complete line
-whose check sum does not match is damage. Lines that are cut off at their end are noticed by whoever knows how many there were:
+A crash during an append may leave an incomplete last line: it was never acknowledged, reading ignores it, and the next append
+replaces it. So does the append after one that failed, whatever that has left. A complete line whose check sum does not match is
+damage. Lines that are cut off at their end are noticed by whoever knows how many there were:
 positions of sources, which manifests contain, have the digest of the lines that they depend on.
 """
 
@@ -20,8 +21,9 @@ class AppendLog:
     """The lines of one object of a store; one process at a time may append."""
 
     def __init__(self, store: Store, key: str) -> None:
-        """Take the place of the log; `create` or `read` must be called before lines are appended."""
+        """Take the place of the log; `read` or `replace` must be called before lines are appended."""
         self._store, self._key = store, key
+        self._end: int | None = None  # of the acknowledged lines, in bytes; None if the last `replace` failed
 
     def exists(self) -> bool:
         """Return whether the log was created."""
@@ -33,25 +35,33 @@ class AppendLog:
             self.replace([])
             return []
         content = self._store.get(self._key)
-        end = content.rfind(b"\n") + 1
-        values = [self._decode_line(number, line) for number, line in enumerate(content[:end].splitlines())]
-        if end < len(content):
-            self.replace(values)
-        return values
+        self._end = _find_end(content)
+        return [self._decode_line(number, line) for number, line in enumerate(content[: self._end].splitlines())]
 
     def append(self, value: object) -> None:
-        """Append a value, durably."""
-        self._store.append_line(self._key, _encode_line(value))
+        """Append a value, durably. After an error the value may be there when the log is read again, unless another follows."""
+        if self._end is None:
+            self._end = _find_end(self._store.get(self._key))
+        line = _encode_line(value) + b"\n"
+        self._store.append(self._key, line, self._end)
+        self._end += len(line)
 
     def replace(self, values: Iterable[object]) -> None:
-        """Replace all values, atomically."""
-        self._store.put(self._key, [_encode_line(value) + b"\n" for value in values])
+        """Replace all values, atomically; after an error, the old values or the new ones are there."""
+        self._end = None
+        lines = [_encode_line(value) + b"\n" for value in values]
+        self._store.put(self._key, lines)
+        self._end = sum(map(len, lines))
 
     def _decode_line(self, number: int, line: bytes) -> Any:
         checksum, _, body = line.partition(b" ")
         if checksum != compute_checksum(body).encode():
             raise damaged_error(self._store, self._key, ValueError(f"the check sum of line {number + 1} does not match"))
         return json.loads(body)
+
+
+def _find_end(content: bytes) -> int:
+    return content.rfind(b"\n") + 1
 
 
 def extend_digest(digest: str, value: object) -> str:

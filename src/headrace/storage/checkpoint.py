@@ -26,10 +26,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, StorageError
 from headrace.storage import documents
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.posix import PosixStore
+from headrace.storage.result_log import is_packed_file
 from headrace.storage.store import parse_local_path
 
 CHECKPOINT_FORMAT = 7
@@ -56,6 +57,7 @@ class Checkpoint:
         self._check_directory()
         self.store.ensure_folder("")
         self._lock: int | None = self._acquire_lock()
+        self._refused_manifest: bytes | None = None  # whose commit failed: it may be there nevertheless
         try:
             if self.store.find_size(_MARKER) is None:
                 documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
@@ -74,7 +76,12 @@ class Checkpoint:
             )
 
     def _acquire_lock(self) -> int:
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(
+                f"checkpoint '{self.path}' cannot be locked", detail=str(error), hint="a session must be able to write to it"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -114,13 +121,27 @@ class Checkpoint:
         documents.put_record(self.store, _entry_key("log", batch), entry)
 
     def commit(self, batch: int, manifest: object) -> None:
-        """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it."""
+        """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it.
+
+        After a StorageError the manifest may be there or not: recovery would use it, and the next attempt replaces it.
+        """
+        key, content = _entry_key("manifest", batch), documents.encode_record(manifest)
         try:
-            documents.put_record(self.store, _entry_key("manifest", batch), manifest, if_absent=True)
+            self.store.put(key, content, if_absent=not self._is_refused_manifest(key))
         except FileExistsError:
             raise CheckpointError(
                 f"batch {batch} was committed by another session", hint="let only one session use a checkpoint"
             ) from None
+        except StorageError:
+            self._refused_manifest = b"".join(content)
+            raise
+        self._refused_manifest = None
+
+    def _is_refused_manifest(self, key: str) -> bool:
+        """Return whether the manifest that exists is one that this session failed to commit."""
+        if self._refused_manifest is None or self.store.find_size(key) is None:
+            return False
+        return self.store.get(key) == self._refused_manifest
 
     def read_manifest(self) -> Any:
         """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged.
@@ -153,21 +174,28 @@ class Checkpoint:
                 if int(key.partition("/")[2].partition("-")[0]) > batch:
                     raise documents.damaged_error(self.store, _entry_key("log", batch + 1), FileNotFoundError())
 
-    def sweep(self, referenced: Iterable[str]) -> None:
-        """Delete the files that no manifest names: those of interrupted attempts, and those that a crash left undeleted."""
+    def sweep(self, batch: int, referenced: Iterable[str], *, is_running: bool = False) -> None:
+        """Delete what the manifest of `batch` does not name: files of failed attempts, and those that a failure left undeleted.
+
+        While a session is running, other threads write to folders of sources, to the top folder, and to packed files.
+        """
         kept = set(referenced)
         for folder in _SWEPT_FOLDERS:
             for key in self.store.list(folder):
-                if key not in kept:
+                if key not in kept and not (is_running and is_packed_file(key)):
                     self.store.delete(key)
+        for folder in ("log", "manifest"):
+            for entry in self._list_batches(folder):
+                if entry < batch:
+                    self.store.delete(_entry_key(folder, entry))
+        for folder in ("log", "manifest", *_SWEPT_FOLDERS):
+            self.store.sweep_scratch(folder, is_packed_file if is_running else lambda _: False)
+        for folder in () if is_running else ("", "functions", *self._list_source_folders()):
+            self.store.sweep_scratch(folder)
 
-    def sweep_attempts(self, batch: int, referenced: Iterable[str]) -> None:
-        """After the commit of a batch that ran more than once, delete the files of its other attempts."""
-        kept = set(referenced)
-        for folder in _FILES_BY_BATCH:
-            for key in self.store.list(folder):
-                if key.startswith(f"{folder}/{batch:010d}-") and key not in kept:
-                    self.store.delete(key)
+    def _list_source_folders(self) -> list[str]:
+        folder = self.store.path_of("sources")
+        return [f"sources/{path.name}" for path in folder.iterdir()] if folder.is_dir() else []
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""

@@ -17,11 +17,12 @@ from headrace.storage.store import Store
 
 def put_document(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a JSON value."""
-    _put_body(store, key, json.dumps(value, separators=(",", ":")).encode(), if_absent=if_absent, sync=sync)
+    body = json.dumps(value, separators=(",", ":")).encode()
+    store.put(key, _add_checksum(body), if_absent=if_absent, sync=sync)
 
 
-def _put_body(store: Store, key: str, body: bytes, *, if_absent: bool, sync: bool) -> None:
-    store.put(key, [compute_checksum(body).encode(), b"\n", body], if_absent=if_absent, sync=sync)
+def _add_checksum(body: bytes) -> list[bytes]:
+    return [compute_checksum(body).encode(), b"\n", body]
 
 
 def get_document(store: Store, key: str) -> Any:
@@ -41,7 +42,12 @@ def _verify_document(content: bytes) -> Any:
 
 def put_record(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a record and the records that it contains."""
-    _put_body(store, key, encode_records(value).encode(), if_absent=if_absent, sync=sync)
+    store.put(key, encode_record(value), if_absent=if_absent, sync=sync)
+
+
+def encode_record(value: object) -> list[bytes]:
+    """Return the stored form of a record, in parts."""
+    return _add_checksum(encode_records(value).encode())
 
 
 def get_record(store: Store, key: str) -> Any:
