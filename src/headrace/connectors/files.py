@@ -21,8 +21,8 @@ from headrace.connectors.source import Option, Position, Range, require_attached
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog, extend_digest
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import damaged_error, get_document, put_document
-from headrace.storage.posix import PosixStore
 
 _LOG_FILE, _SCHEMA_FILE = "files.jsonl", "schema.json"
 
@@ -103,7 +103,7 @@ class FileSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
         self._stream, self._directory = stream, Path(directory)
-        store = PosixStore(self._directory)
+        store = open_source_store(self._directory)
         self._log = AppendLog(store, _LOG_FILE)
         self._files = [_DiscoveredFile(**value) for value in self._log.read()]
         self._known_paths = {file.path for file in self._files}
@@ -168,7 +168,7 @@ class FileSource:
         count = index + (unit > 0)
         if position is not None and position["digest"] != self._get_digest(count):
             reason = f"the first {count} files of stream '{self._stream}' are not those that were read"
-            store = PosixStore(require_attached(self._stream, self._directory))
+            store = open_source_store(require_attached(self._stream, self._directory))
             raise damaged_error(store, _LOG_FILE, ValueError(reason))
 
     def _make_range(self, file: _DiscoveredFile, start: int, stop: int, rows: int) -> Range:

@@ -20,6 +20,7 @@ from headrace.connectors.row_input import RowInput, build_table
 from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached, split_units
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.documents import damaged_error
 from headrace.storage.posix import PosixStore
@@ -60,7 +61,8 @@ class MemorySource:
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._stream = ""
         self._directory: Path | None = None
-        self._log: AppendLog  # once attached
+        self._store: PosixStore  # once attached, as the log
+        self._log: AppendLog
         self._unattached_tables: list[pa.Table] = []
         self._files: deque[_AppendedFile] = deque()
         self._pruned = 0
@@ -86,6 +88,7 @@ class MemorySource:
         """See `Source`; writes the buffered rows, after the files of an earlier session."""
         with self._lock:
             self._stream, self._directory = stream, Path(directory)
+            self._store = open_source_store(self._directory)
             self._log = AppendLog(self._store, _LOG_FILE)
             last_number = max((int(path.name[:_NUMBER_LENGTH]) for path in self._directory.glob("[0-9]*.arrow")), default=-1)
             if last_number >= 0 and not self._log.exists():
@@ -137,10 +140,6 @@ class MemorySource:
     def definition(self) -> dict[str, Any]:
         """See `Source`."""
         return {"kind": "memory", "schema": self.schema.to_ddl()}
-
-    @property
-    def _store(self) -> PosixStore:
-        return PosixStore(require_attached(self._stream, self._directory))
 
     @property
     def _next_number(self) -> int:

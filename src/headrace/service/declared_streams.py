@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,9 @@ from headrace.connectors import FileSource, MemorySource, RateSource, Source, Tc
 from headrace.errors import CheckpointError, HeadraceError
 from headrace.service.problems import RequestBody
 from headrace.session import Session
-from headrace.storage.posix import replace_file
+from headrace.storage.checkpoint import read_identity
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.posix import PosixStore
 
 StreamName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -90,9 +91,10 @@ class DeclaredStreams:
     def __init__(self, session: Session, path: Path) -> None:
         """Declare the streams of the file."""
         self._session, self._path, self._add_lock = session, path, threading.Lock()
+        self._store = PosixStore(path.parent, read_identity(path.parent))
         self._streams: dict[str, Any] = {}
         try:
-            content = json.loads(path.read_bytes()) if path.exists() else []
+            content = get_document(self._store, path.name) if path.exists() else []
             streams = [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in content]
         except ValueError as error:
             raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
@@ -118,7 +120,7 @@ class DeclaredStreams:
 
     def _write_file(self, streams: Sequence[Any]) -> None:
         content = [stream.model_dump(mode="json") for stream in streams]
-        replace_file(self._path, json.dumps(content, indent=1).encode())
+        put_document(self._store, self._path.name, content)
 
     def _declare(self, stream: Any, source: Source) -> None:
         self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark)

@@ -33,7 +33,7 @@ from headrace.storage.posix import PosixStore
 from headrace.storage.result_log import is_packed_file
 from headrace.storage.store import parse_local_path
 
-CHECKPOINT_FORMAT = 7
+CHECKPOINT_FORMAT = 8
 _MARKER = "HEADRACE"
 _FILES_BY_BATCH = (
     "state",
@@ -61,7 +61,8 @@ class Checkpoint:
         try:
             if self.store.find_size(_MARKER) is None:
                 documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
-            self.identity = self._check_format()
+            self.identity = read_identity(self.path)
+            self.store = PosixStore(self.path, self.identity)
         except BaseException:
             self.close()
             raise
@@ -92,17 +93,6 @@ class Checkpoint:
             ) from error
         return descriptor
 
-    def _check_format(self) -> str:
-        """Return the unique identity of this checkpoint; raises CheckpointError for a damaged marker or another format."""
-        older = _read_older_format(self.store.get(_MARKER))
-        content = {"format": older} if older is not None else documents.get_document(self.store, _MARKER)
-        if content["format"] != CHECKPOINT_FORMAT:
-            raise CheckpointError(
-                f"checkpoint '{self.path}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
-                hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
-            )
-        return str(content["identity"])
-
     def close(self) -> None:
         """Release the lock; a second call has no effect."""
         if self._lock is not None:
@@ -125,7 +115,8 @@ class Checkpoint:
 
         After a StorageError the manifest may be there or not: recovery would use it, and the next attempt replaces it.
         """
-        key, content = _entry_key("manifest", batch), documents.encode_record(manifest)
+        key = _entry_key("manifest", batch)
+        content = documents.encode_record(self.store, key, manifest)
         try:
             self.store.put(key, content, if_absent=not self._is_refused_manifest(key))
         except FileExistsError:
@@ -212,10 +203,32 @@ def _entry_key(folder: str, batch: int) -> str:
     return f"{folder}/{batch:010d}.json"
 
 
+def read_identity(directory: Path) -> str:
+    """Return the unique identity of a checkpoint; raises CheckpointError for a damaged marker or another format."""
+    store = PosixStore(directory)
+    older = _read_older_format(store.get(_MARKER))
+    content = {"format": older} if older is not None else documents.get_document(store, _MARKER)
+    if content["format"] != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"checkpoint '{directory}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
+            hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
+        )
+    return str(content["identity"])
+
+
 def _read_older_format(marker: bytes) -> int | None:
-    """Return the format of a marker that older versions wrote, without a check sum; None for other content."""
+    """Return the format of a marker that older versions wrote: JSON, in format 7 after its check sum; None for other content."""
+    checksum, separator, body = marker.partition(b"\n")
+    text = body if separator and checksum == compute_checksum(body).encode() else marker
     try:
-        content = json.loads(marker)
+        content = json.loads(text)
         return content["format"] if isinstance(content, dict) and isinstance(content.get("format"), int) else None
     except ValueError:
         return None
+
+
+def open_source_store(directory: Path) -> PosixStore:
+    """Return the store of the folder of a source, which `Checkpoint.ensure_source_folder` made; a test may use any folder."""
+    root = directory.parent.parent
+    identity = read_identity(root) if (root / _MARKER).exists() else ""
+    return PosixStore(directory, identity, f"sources/{directory.name}/")

@@ -86,9 +86,12 @@ _files = FileOperations()
 class PosixStore:
     """A store in a folder; see `Store`. It holds no state, so that it can be created anywhere for the same folder."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Take the folder; it is created by the first object."""
-        self._folder = Path(folder)
+    def __init__(self, folder: str | Path, identity: str = "", prefix: str = "") -> None:
+        """Take the folder; it is created by the first object.
+
+        `identity` is that of the checkpoint that the folder belongs to, and `prefix` its path in there, with a '/' at the end.
+        """
+        self._folder, self._identity, self._prefix = Path(folder), identity, prefix
 
     def path_of(self, key: str) -> Path:
         """Return the path of a key."""
@@ -97,6 +100,10 @@ class PosixStore:
     def name_of(self, key: str) -> str:
         """See `Store`."""
         return str(self._folder / key)
+
+    def place_of(self, key: str) -> str:
+        """See `Store`."""
+        return f"{self._identity}/{self._prefix}{key}"
 
     def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
         """See `Store`."""

@@ -155,9 +155,8 @@ class ResultPacker:
 def write_result_file(store: Store, name: str, rows: StoredRows, *, folder: str = "results", level: int = 0) -> ResultFile:
     """Write rows to a new file whose name starts with `name`, which must start with the number of its first batch."""
     key = make_attempt_key(folder, name, ".rows")
-    chunks = container.encode_chunks(rows)
-    store.put(key, chunks)
-    return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), sum(map(len, chunks)), level)
+    size = container.write(store, key, rows)
+    return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), size, level)
 
 
 def pack_files(store: Store, parts: tuple[ResultFile, ...], first_kept: int) -> PackedFile:

@@ -29,6 +29,12 @@ class Store(Protocol):
     def name_of(self, key: str) -> str:
         """Return the full name of an object, for messages."""
 
+    def place_of(self, key: str) -> str:
+        """Return the place of an object: the identity of the checkpoint and the key.
+
+        Stored objects contain their place, so that one that is found in another place is refused.
+        """
+
     def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
         """Store an object, atomically; with `if_absent`, raise FileExistsError if the key is taken."""
 
