@@ -18,7 +18,7 @@ from lives import SessionHarness, read_columns
 
 import headrace as hr
 from headrace.errors import CheckpointError, StorageError
-from support.every_kind_session import BATCHES, EveryKindSession
+from support.every_kind_session import BATCHES, EveryKindSession, write_file
 from support.examples import choose_examples
 from support.faulty_disk import FAULTS, FaultyDisk
 
@@ -213,6 +213,25 @@ def test_a_refused_append_may_have_happened_when_nothing_follows(harness: Sessio
     harness.session.close()
     harness.open_session().advance()
     assert read_columns(harness.session.query("rows"), "n") == [1]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_refused_log_of_a_file_source_agrees_with_positions(tmp_path: Path, disk: FaultyDisk, after: bool):
+    """A file that changes before it is read is examined again; its new line is in the log before the source uses it."""
+    write_file(tmp_path, 0)
+    source = hr.FileSource(tmp_path / "*.arrow")
+    (tmp_path / "checkpoint" / "f").mkdir(parents=True)
+    source.attach("f", tmp_path / "checkpoint" / "f")
+    source.plan(None, 1)
+    (tmp_path / "0.arrow").unlink()
+    refuse(disk, "rename f/files.jsonl", lambda: source.plan(None, 1), after=after)
+    write_file(tmp_path, 0)  # as it was: nothing has to be examined again, but the log may say otherwise
+    write_file(tmp_path, 1)
+    position = source.plan(None, 1_000)[1]
+    again = hr.FileSource(tmp_path / "*.arrow")
+    again.attach("f", tmp_path / "checkpoint" / "f")
+    again.verify(position)
+    assert position["file"] == 2
 
 
 def test_a_delivery_that_cannot_be_recorded_is_not_repeated_in_the_session(harness: SessionHarness, disk: FaultyDisk):
