@@ -72,6 +72,10 @@ class CheckpointError(HeadraceError):
     """A checkpoint is in use, has another version, or is damaged."""
 
 
+class StorageError(CheckpointError):
+    """A file of the checkpoint cannot be written, such as on a full disk; nothing that was committed is lost."""
+
+
 class SessionError(HeadraceError):
     """The state of the session does not allow the call."""
 

@@ -118,6 +118,11 @@ class Session:
         """
         self._is_temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
+        self._batch_lock, self._lock = threading.RLock(), threading.RLock()
+        self._state_changed = threading.Condition(self._lock)
+        self._registry = QueryRegistry()
+        self._closed = False
+        self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
         try:
             self._backend = load_backend(backend, master=master, spark=spark)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
@@ -125,21 +130,20 @@ class Session:
             self._allows_functions = functions
             if not functions:
                 check_no_udfs(self._coordinator)
+            self._recover()
         except BaseException:
             self._checkpoint.close()
             raise
-        self._batch_lock, self._lock = threading.RLock(), threading.RLock()
-        self._state_changed = threading.Condition(self._lock)
+
+    def _recover(self) -> None:
+        """Recover the queries of the checkpoint, and deliver the rows that the last session did not deliver."""
         self._command_queue = self._coordinator.command_queue
-        self._registry = QueryRegistry()
+        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
         self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
         self.statistics = SessionStatistics(
             self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
         )
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
-        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
-        self._closed = False
-        self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
@@ -151,6 +155,7 @@ class Session:
         for number, message in self._delivery.deliver(self._registry.records, state.deliveries, state.batch).items():
             self._fail_query(number, message)
         self._coordinator.delivered_batch = self._delivery.delivered_batch
+        self._delivery.record()
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source.
@@ -342,17 +347,21 @@ class Session:
             for number in {*report.added, *report.removed, *report.failed}:
                 if number in self._registry.records and number in state.queries:
                     self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
-            self._deliver_results()
-            for number in report.failed:
-                self._registry.records[number].discard_output(report.batch)
-            self._registry.drop_ended(state.queries, len(state.queries))
-            self._recent_batches.append(CommittedBatch(report, time.time(), time.monotonic() - started))
-            if (
-                len(self._recent_batches) > DETAILED_BATCHES
-            ):  # row counts of thousands of queries over a thousand batches would take much memory
-                old = self._recent_batches[-DETAILED_BATCHES - 1]
-                self._recent_batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
-            self._state_changed.notify_all()
+            try:
+                self._deliver_results()
+            finally:  # the batch is committed, whether or not its delivery can be recorded
+                for number in report.failed:
+                    self._registry.records[number].discard_output(report.batch)
+                self._registry.drop_ended(state.queries, len(state.queries))
+                self._remember_batch(CommittedBatch(report, time.time(), time.monotonic() - started))
+                self._state_changed.notify_all()
+
+    def _remember_batch(self, batch: CommittedBatch) -> None:
+        """Keep the report; row counts of thousands of queries over a thousand batches would take much memory."""
+        self._recent_batches.append(batch)
+        if len(self._recent_batches) > DETAILED_BATCHES:
+            old = self._recent_batches[-DETAILED_BATCHES - 1]
+            self._recent_batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
 
     def _fail_query(self, number: int, message: str) -> None:
         record = self._registry.records[number]

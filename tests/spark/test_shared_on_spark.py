@@ -186,6 +186,26 @@ def test_a_streaming_data_frame_can_be_a_source(spark: Any, tmp_path: Path) -> N
         assert query.results().to_pylist() == [{"n": 2, "total": 40.0}]
 
 
+def test_rows_of_a_streaming_data_frame_are_refused_if_they_change(spark: Any, tmp_path: Path) -> None:
+    incoming, rows = tmp_path / "in", tmp_path / "checkpoint" / "sources" / "frames" / "rows"
+    incoming.mkdir()
+    pa.parquet.write_table(pa.Table.from_pylist([purchase(0)]), incoming / "a.parquet")
+    frame = spark.readStream.schema(spark.read.parquet(str(incoming)).schema).parquet(str(incoming))
+    with hr.Session(tmp_path / "checkpoint", spark=spark) as session:
+        session.create_stream("frames", frame, time="time")
+        session.add("SELECT price FROM frames")
+        session._coordinator.sources["frames"].wait()
+        (path,) = rows.iterdir()
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(hr.HeadraceError, match=path.name):
+            session.advance()
+        (rows.parent / "0000000000.json").write_text("[]")
+        with pytest.raises(hr.HeadraceError, match=r"0000000000\.json"):
+            session.advance()
+
+
 def test_an_unreadable_file_is_reported_and_no_rows_are_lost(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,time\n1,2026-01-01 00:00:00\n")
     with hr.Session(spark=spark) as session:

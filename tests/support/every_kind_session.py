@@ -8,8 +8,10 @@ queries  all      -        + late   -   |   -        -
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,23 +56,29 @@ def make_rows(stream: str, batch: int) -> list[dict[str, object]]:
 
 
 class EveryKindSession:
-    """A session over a checkpoint; `folder` is outside of it and has the files of the file source."""
+    """A session over a checkpoint; `folder` is outside of it and has the files of the file source.
 
-    def __init__(self, checkpoint: Path, folder: Path) -> None:
-        self.folder = folder
+    `attempt` makes every call that changes the checkpoint; a test may let it call again after an error.
+    """
+
+    def __init__(self, checkpoint: Path, folder: Path, attempt: Callable[[Callable[[], object]], object] = operator.call) -> None:
+        self.folder, self.attempt = folder, attempt
         self.received: list[object] = []
         write_file(folder, 0)  # the file source takes its columns from it
-        self.session = hr.Session(checkpoint, backend="local", partitions=2)
+        attempt(lambda: self._open_session(checkpoint))
         self.sources = {name: hr.MemorySource(COLUMNS) for name in "ab"}
         self.sources["f"] = hr.FileSource(folder)  # type: ignore[assignment]
         for name, source in self.sources.items():
-            self.session.create_stream(name, source, time="time", watermark="1 second")
-        self.session.register_function(halve)
+            attempt(partial(self.session.create_stream, name, source, time="time", watermark="1 second"))
+        attempt(lambda: self.session.register_function(halve))
+
+    def _open_session(self, checkpoint: Path) -> None:
+        self.session = hr.Session(checkpoint, backend="local", partitions=2)
 
     def append(self, batch: int) -> None:
         """Give every stream its rows of a batch."""
         for name in "ab":
-            self.sources[name].append(make_rows(name, batch))
+            self.attempt(partial(self.sources[name].append, make_rows(name, batch)))
         write_file(self.folder, batch)
 
     def run(self, first: int, last: int, after_batch: Callable[[int], None] = lambda _: None) -> None:
@@ -78,7 +86,7 @@ class EveryKindSession:
         for batch in range(first, last):
             self.add_queries(batch)
             self.append(batch)
-            self.session.advance()
+            self.attempt(self.session.advance)
             after_batch(batch)
 
     def add_queries(self, batch: int) -> None:

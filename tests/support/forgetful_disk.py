@@ -25,8 +25,9 @@ class ForgetfulDisk:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.forget_all()
-        monkeypatch.setattr(posix, "_sync_path", self.sync)
-        monkeypatch.setattr(posix, "_sync_descriptor", lambda fd: self.sync(Path(f"/proc/self/fd/{fd}").readlink()))
+        operations = posix.FileOperations()
+        monkeypatch.setattr(operations, "sync_descriptor", lambda fd: self.sync(Path(f"/proc/self/fd/{fd}").readlink()))
+        monkeypatch.setattr(posix, "_files", operations)
 
     def forget_all(self) -> None:
         """Start with an empty disk."""

@@ -20,6 +20,7 @@ from headrace.connectors.sinks import (
     ParquetSink,
     Sink,
     SinkSpec,
+    discard_sink_output,
     parse_sink,
     sink_from_json,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "SinkSpec",
     "Source",
     "TcpSource",
+    "discard_sink_output",
     "generate",
     "parse_sink",
     "read_range",

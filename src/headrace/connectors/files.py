@@ -21,8 +21,8 @@ from headrace.connectors.source import Option, Position, Range, require_attached
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog, extend_digest
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import damaged_error, get_document, put_document
-from headrace.storage.posix import PosixStore
 
 _LOG_FILE, _SCHEMA_FILE = "files.jsonl", "schema.json"
 
@@ -82,6 +82,8 @@ class FileSource:
             "timestamp_format": timestamp_format,
         }
         self._stream, self._directory = "", None  # type: tuple[str, Path | None]
+        self._log: AppendLog  # once attached
+        self._is_log_outdated = False  # whether the last attempt to replace it failed
         self._files: list[_DiscoveredFile] = []
         self._known_paths: set[str] = set()
         self._digests = [""]  # of the first 0, 1, … files
@@ -101,7 +103,8 @@ class FileSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
         self._stream, self._directory = stream, Path(directory)
-        store = PosixStore(self._directory)
+        store = open_source_store(self._directory)
+        self._log = AppendLog(store, _LOG_FILE)
         self._files = [_DiscoveredFile(**value) for value in self._log.read()]
         self._known_paths = {file.path for file in self._files}
         if self._declared_schema is None and store.find_size(_SCHEMA_FILE) is not None:
@@ -116,9 +119,10 @@ class FileSource:
 
         The position is {"file": index in order of discovery, "unit": index in that file, "digest": of the files before it}.
         """
-        self._discover_files()
+        require_attached(self._stream, self._directory)
         index, unit = _parse_position(position)
         self._recheck_unread_files(index + (unit > 0))
+        self._discover_files()
         if index >= len(self._files):
             return [], position
         ranges: list[Range] = []
@@ -149,10 +153,6 @@ class FileSource:
         lasting = {name: value for name, value in self._options.items() if name != "on_error"}
         return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
 
-    @property
-    def _log(self) -> AppendLog:
-        return AppendLog(PosixStore(require_attached(self._stream, self._directory)), _LOG_FILE)
-
     def _make_position(self, index: int, unit: int) -> Position:
         return {"file": index, "unit": unit, "digest": self._get_digest(index + (unit > 0))}
 
@@ -168,7 +168,7 @@ class FileSource:
         count = index + (unit > 0)
         if position is not None and position["digest"] != self._get_digest(count):
             reason = f"the first {count} files of stream '{self._stream}' are not those that were read"
-            store = PosixStore(require_attached(self._stream, self._directory))
+            store = open_source_store(require_attached(self._stream, self._directory))
             raise damaged_error(store, _LOG_FILE, ValueError(reason))
 
     def _make_range(self, file: _DiscoveredFile, start: int, stop: int, rows: int) -> Range:
@@ -208,21 +208,19 @@ class FileSource:
 
     def _recheck_unread_files(self, first: int) -> None:
         """Examine unread files again, in case they were repaired or removed after a batch failed on them."""
-        changed = False
-        for index in range(first, len(self._files)):
-            file = self._files[index]
-            if file.skipped:
-                continue
-            try:
-                current = file if os.stat(file.path).st_size == file.size else self._examine_file(file.path)  # noqa: PTH116
-            except FileNotFoundError:
-                current = _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
-            if current is not file:
-                changed = True
-                del self._digests[index + 1 :]
-            self._files[index] = current
-        if changed:
-            self._log.replace(asdict(file) for file in self._files)
+        current = [file if file.skipped else self._recheck_file(file) for file in self._files[first:]]
+        if current != self._files[first:] or self._is_log_outdated:
+            self._is_log_outdated = True
+            self._log.replace(asdict(file) for file in (*self._files[:first], *current))
+            self._is_log_outdated = False
+            self._files[first:] = current
+            del self._digests[first + 1 :]
+
+    def _recheck_file(self, file: _DiscoveredFile) -> _DiscoveredFile:
+        try:
+            return file if os.stat(file.path).st_size == file.size else self._examine_file(file.path)  # noqa: PTH116
+        except FileNotFoundError:
+            return _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
 
     def _examine_file(self, path: str) -> _DiscoveredFile:
         reader = self._reader_of(path)

@@ -20,21 +20,31 @@ from headrace.connectors.row_input import RowInput, build_table
 from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached, split_units
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.documents import damaged_error
 from headrace.storage.posix import PosixStore
 
 _LOG_FILE = "rows.jsonl"
+_NUMBER_LENGTH = 8  # digits at the start of the name of a file
 _MAX_PRUNED_LINES = 1_000  # lines of the log whose files are deleted, before the log is written again
 
 
 @dataclass(frozen=True, slots=True)
 class _AppendedFile:
-    """The rows of one `append`: the number of its file, the rows of its record batches, the check sum of its bytes."""
+    """The rows of one `append`: the number of its file, the rows of its record batches, the check sum of its bytes.
+
+    An append that fails may be followed by another one with the same number: the check sum tells their files apart.
+    """
 
     number: int
     units: list[int]
     checksum: str
+
+    @property
+    def key(self) -> str:
+        """The name of the file."""
+        return f"{self.number:0{_NUMBER_LENGTH}d}-{self.checksum}.arrow"
 
 
 class MemorySource:
@@ -51,6 +61,8 @@ class MemorySource:
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._stream = ""
         self._directory: Path | None = None
+        self._store: PosixStore  # once attached, as the log
+        self._log: AppendLog
         self._unattached_tables: list[pa.Table] = []
         self._files: deque[_AppendedFile] = deque()
         self._pruned = 0
@@ -76,9 +88,14 @@ class MemorySource:
         """See `Source`; writes the buffered rows, after the files of an earlier session."""
         with self._lock:
             self._stream, self._directory = stream, Path(directory)
-            if not self._log.exists() and any(self._directory.glob("[0-9]*.arrow")):
+            self._store = open_source_store(self._directory)
+            self._log = AppendLog(self._store, _LOG_FILE)
+            last_number = max((int(path.name[:_NUMBER_LENGTH]) for path in self._directory.glob("[0-9]*.arrow")), default=-1)
+            if last_number >= 0 and not self._log.exists():
                 raise damaged_error(self._store, _LOG_FILE, FileNotFoundError())
             self._files = deque(_AppendedFile(**value) for value in self._log.read())
+            if last_number > self._next_number:  # the file of the next number may be of an append that did not return
+                raise damaged_error(self._store, _LOG_FILE, ValueError(f"it does not list the file with number {last_number}"))
             while self._unattached_tables:
                 self._write_file(self._unattached_tables[0])
                 self._unattached_tables.pop(0)
@@ -113,7 +130,8 @@ class MemorySource:
         store, first_kept = self._store, min(map(_files_read, positions))
         with self._lock:
             while len(self._files) > 1 and self._files[0].number < first_kept:
-                store.delete(_file_key(self._files.popleft().number))
+                store.delete(self._files[0].key)
+                self._files.popleft()
                 self._pruned += 1
             if self._pruned > _MAX_PRUNED_LINES:
                 self._log.replace(asdict(file) for file in self._files)
@@ -122,14 +140,6 @@ class MemorySource:
     def definition(self) -> dict[str, Any]:
         """See `Source`."""
         return {"kind": "memory", "schema": self.schema.to_ddl()}
-
-    @property
-    def _store(self) -> PosixStore:
-        return PosixStore(require_attached(self._stream, self._directory))
-
-    @property
-    def _log(self) -> AppendLog:
-        return AppendLog(self._store, _LOG_FILE)
 
     @property
     def _next_number(self) -> int:
@@ -142,7 +152,7 @@ class MemorySource:
             return itertools.islice(list(self._files), max(0, offset), None)
 
     def _make_range(self, file: _AppendedFile, start: int, stop: int, rows: int) -> Range:
-        path = str(self._store.path_of(_file_key(file.number)))
+        path = str(self._store.path_of(file.key))
         return Range(self._stream, "arrow", path, start, stop, rows, {"checksum": file.checksum})
 
     def _write_file(self, table: pa.Table) -> None:
@@ -153,7 +163,7 @@ class MemorySource:
         content = sink.getvalue()
         units = [batch.num_rows for batch in table.to_batches(max_chunksize=RANGE_ROWS)]
         file = _AppendedFile(self._next_number, units, compute_checksum(content))
-        self._store.put(_file_key(file.number), [content])
+        self._store.put(file.key, [content])
         self._log.append(asdict(file))
         self._files.append(file)
 
@@ -164,10 +174,6 @@ def _copy_table(table: pa.Table) -> pa.Table:
     with pa.ipc.new_stream(output, table.schema) as writer:
         writer.write_table(table)
     return pa.ipc.open_stream(output.getvalue()).read_all()
-
-
-def _file_key(number: int) -> str:
-    return f"{number:08d}.arrow"
 
 
 def _files_read(position: Position) -> int:

@@ -24,8 +24,8 @@ from headrace.connectors.formats import to_utc
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Schema
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import get_document, put_document
-from headrace.storage.posix import PosixStore
 
 DEFAULT_START_TIME = 1_767_225_600_000_000  # 2026-01-01T00:00Z
 
@@ -231,7 +231,7 @@ class RateSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores the start time on the first call, and loads it after a restart."""
         self._stream, self._directory = stream, Path(directory)
-        store = PosixStore(self._directory)
+        store = open_source_store(self._directory)
         if store.find_size(_START_FILE) is None:
             put_document(store, _START_FILE, {"started": self._clock()})
         self._started_at = get_document(store, _START_FILE)["started"]

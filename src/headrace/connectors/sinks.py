@@ -36,7 +36,7 @@ class Sink:
         return None
 
     def discard(self, batch: int) -> None:
-        """Remove the output of `write` for a batch in which the query failed."""
+        """Remove the output of `write` for a batch in which the query failed, or that runs again with other rows."""
 
     def deliver(self, query: str, table: pa.Table) -> None:
         """Deliver the rows of a committed batch, in the driver; an exception fails the query."""
@@ -158,6 +158,21 @@ class JsonLinesSink(FileSink):
     def _write_file(self, path: Path, table: pa.Table) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             write_json_lines(file, table)
+
+
+def discard_sink_output(sinks: Mapping[int, Sink], batch: int) -> dict[int, str]:
+    """Remove what workers wrote to the sinks of queries in earlier attempts of a batch, before it runs again with other rows.
+
+    An attempt overwrites only the files of the partitions in which it has rows. Return the error messages of sinks whose files
+    cannot be removed, by query: only these queries fail. No earlier attempt may be running any more.
+    """
+    failed: dict[int, str] = {}
+    for query, sink in sinks.items():
+        try:
+            sink.discard(batch)
+        except SinkError as error:
+            failed[query] = str(error)
+    return failed
 
 
 SinkSpec: TypeAlias = str | Mapping[str, Any] | Sink | Callable[[pa.Table], object] | None

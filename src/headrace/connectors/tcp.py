@@ -40,8 +40,8 @@ import pyarrow as pa
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
+from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import get_document, put_document
-from headrace.storage.posix import PosixStore
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
 _TIMEOUT_SECONDS = 60.0
@@ -189,7 +189,7 @@ class TcpSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores the identity of the server, to detect another server at the same address."""
         self._stream, self._directory = stream, Path(directory)
-        store, identity = PosixStore(self._directory), self._describe_stream()["identity"]
+        store, identity = open_source_store(self._directory), self._describe_stream()["identity"]
         if store.find_size(_SERVER_FILE) is None:
             put_document(store, _SERVER_FILE, {"identity": identity})
         if get_document(store, _SERVER_FILE)["identity"] != identity:

@@ -158,7 +158,7 @@ class BatchJob:
     @property
     def store(self) -> PosixStore:
         """The store of the checkpoint."""
-        return PosixStore(self.directory)
+        return PosixStore(self.directory, self.checkpoint_id)
 
     def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""

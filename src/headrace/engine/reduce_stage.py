@@ -1,9 +1,8 @@
 """The reduce stage: a task takes the shuffle blocks of its key partition and evaluates the windows that close.
 
-It writes results to their sinks and stores the state that open windows still need. State files are named after the batch and
-the partition, result files also after the attempt; the report names those that count. Joins whose keys change, aggregations
-over joins, and windows over the results of other windows continue at later levels (`run_later_level`), each after one more
-shuffle in the same job.
+It writes results to their sinks and stores the state that open windows still need. Every attempt of a task writes files of its
+own; the report names them. Joins whose keys change, aggregations over joins, and windows over the results of other windows
+continue at later levels (`run_later_level`), each after one more shuffle in the same job.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
 from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
 from headrace.storage.result_files import BatchResults
+from headrace.storage.store import make_attempt_key
 
 
 def run_reduce_task(
@@ -396,8 +396,7 @@ class _ReduceTask:
         self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef]
     ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
         """Write the partials and join buffers that open windows still need, and the open sessions, to one file."""
-        level = f"-{self.level}" if self.level else ""
-        file = f"state/{self.job.batch:010d}-{self.partition:05d}{level}.part"
+        file = make_attempt_key("state", f"{self.job.batch:010d}-{self.partition:05d}-{self.level}", ".part")
         refs: list[StateRef] = []
         partials: list[PartialAggregate] = []
         by_slice: dict[tuple[str, int, int, int], list[tuple[StateRef | None, SlicePartial]]] = defaultdict(list)

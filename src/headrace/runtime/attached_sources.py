@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
-from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.checkpoint import Checkpoint, open_source_store
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.posix import PosixStore
 
@@ -134,4 +134,4 @@ class AttachedSources(Mapping[str, Source]):
         self._owners[stream] = owner
 
     def _source_store(self, stream: str) -> PosixStore:
-        return PosixStore(self._checkpoint.ensure_source_folder(stream))
+        return open_source_store(self._checkpoint.ensure_source_folder(stream))

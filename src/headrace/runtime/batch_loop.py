@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.errors import CheckpointError, HeadraceError, SessionError
+from headrace.errors import CheckpointError, HeadraceError, SessionError, StorageError
 
 _LOG = logging.getLogger("headrace")
 _IDLE_SECONDS = 0.02
@@ -68,9 +68,9 @@ class BatchLoop:
                 started = time.monotonic()
                 try:
                     busy = self.run_batch()
-                except CheckpointError:
-                    raise  # the checkpoint is lost: another attempt cannot help
-                except Exception as error:  # noqa: BLE001  a batch that fails now may succeed later, or without a query
+                except Exception as error:  # a batch that fails now may succeed later, or without a query
+                    if isinstance(error, CheckpointError) and not isinstance(error, StorageError):
+                        raise  # the checkpoint is lost: another attempt cannot help
                     failures += 1
                     self._set_problem(error)
                     self._wait_before_retry(min(_FIRST_RETRY_SECONDS * 2 ** (failures - 1), _MAX_RETRY_SECONDS))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from headrace.connectors import Source, sink_from_json
+from headrace.connectors import Source, discard_sink_output, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
 from headrace.engine.failures import blame
 from headrace.errors import (
@@ -24,6 +24,7 @@ from headrace.errors import (
     OperatorError,
     SessionError,
     SourceError,
+    StorageError,
     WorkerLostError,
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
@@ -190,17 +191,18 @@ class Coordinator:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
             )
+            self._log_entry(entry)
         except BaseException:
-            self.command_queue.requeue(commands)
+            if self.unfinished_entry is None:
+                self.command_queue.requeue(commands)
             raise
-        self._log_entry(entry)
         return entry
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
-        batch = self._prepare_batch(entry)
         if self._has_failed_attempt:
-            self._discard_sink_output(batch.state)
+            entry = self._discard_sink_output(entry)
+        batch = self._prepare_batch(entry)
         self._reach("planned")
         reports = self._run_job(batch, entry)
         report = self._record_reports(batch, entry, reports)
@@ -254,24 +256,33 @@ class Coordinator:
                 message = f"query has {used:,} bytes of state, more than {limit:,} (state_bytes)"
                 self.command_queue.append(RemoveQuery(number, message))
 
-    def _discard_sink_output(self, state: EngineState) -> None:
-        """Remove what earlier attempts at the batch wrote to sinks: this attempt may write other rows, or fewer files."""
-        for query in {query.id: query for query in (*self.state.live_queries(), *state.live_queries())}.values():
-            sink = None if query.sink is None else sink_from_json(query.sink)
-            if sink is not None and sink.written_by_workers:
-                sink.discard(state.batch)
+    def _discard_sink_output(self, entry: BatchLogEntry) -> BatchLogEntry:
+        """Remove what earlier attempts at the batch wrote to sinks: this attempt may write other rows, or fewer files.
+
+        Return the entry that is to run: a query whose sink refuses ends with the batch.
+        """
+        sinks = {query.id: query.sink for query in self.state.live_queries()}
+        sinks |= {command.id: command.sink for command in entry.commands if isinstance(command, AddQuery)}
+        opened = {number: sink_from_json(sink) for number, sink in sinks.items() if sink is not None}
+        failed = discard_sink_output(opened, entry.batch)
+        if failed:
+            removals = [RemoveQuery(number, message) for number, message in failed.items()]
+            entry = replace(entry, commands=(*entry.commands, *removals))
+            self._log_entry(entry)
+        return entry
 
     def _delete_unreferenced(self, superseded: Iterable[str]) -> None:
-        """Delete what the committed batch no longer needs. The batch stays committed if that fails: the files only take space."""
+        """Delete what the committed batch no longer needs. The batch does not fail with it: a later one tries again."""
         state = self.state
         try:
             self.checkpoint.delete_superseded(state.batch, superseded)
             if self._has_failed_attempt:
-                self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
+                self.checkpoint.sweep(state.batch, state.referenced_files(), is_running=True)
                 self._has_failed_attempt = False
             self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
-        except OSError as error:
-            _LOG.warning("batch %d: old files were not deleted: %s", state.batch, error)
+        except StorageError as error:
+            _LOG.warning("files that are not needed any more are not deleted yet: %s", error)
+            self._has_failed_attempt = True
 
     def _run_job(self, batch: PreparedBatch, entry: BatchLogEntry, *, trial: bool = False) -> list[ReduceReport]:
         if not entry.tasks and not entry.final:
@@ -332,7 +343,7 @@ class Coordinator:
         self.checkpoint.check_files(
             self.state.batch, referenced - self.state.query_files(), logged=self.unfinished_entry is not None
         )
-        self.checkpoint.sweep(referenced)
+        self.checkpoint.sweep(self.state.batch, referenced)
         self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
         if self.state.sliding_join_plan_file:
             self.sliding_join_plan = documents.get_record(store, self.state.sliding_join_plan_file)

@@ -37,21 +37,29 @@ class ResultDelivery:
 
         Raises CheckpointError if the record is missing or damaged: rows might be delivered twice.
         """
-        self._store = store
+        self._store, self._is_recorded = store, True
         if is_new:
             put_document(store, _MARKER, {"batch": -1})
         self.delivered_batch = int(get_document(store, _MARKER)["batch"])
 
     def deliver(self, queries: Mapping[int, DeliveryTarget], files: Sequence[ResultFile], batch: int) -> dict[int, str]:
-        """Deliver all undelivered files up to the committed `batch`; return the error messages of failed sinks, by query id."""
+        """Deliver all undelivered files up to the committed `batch`; return the error messages of failed sinks, by query id.
+
+        `record` must follow.
+        """
         failed: dict[int, str] = {}
         undelivered = [file for file in files if file.last_batch > self.delivered_batch]
         for file in undelivered:
             self._deliver_file(container.read(self._store, file.key), queries, failed)
-        if undelivered:
-            put_document(self._store, _MARKER, {"batch": batch})
         self.delivered_batch = batch
+        self._is_recorded = self._is_recorded and not undelivered
         return failed
+
+    def record(self) -> None:
+        """Record the last delivered batch; after a StorageError, a later session may deliver its rows again, not this one."""
+        if not self._is_recorded:
+            put_document(self._store, _MARKER, {"batch": self.delivered_batch})
+            self._is_recorded = True
 
     def _deliver_file(self, rows: StoredRows, queries: Mapping[int, DeliveryTarget], failed: dict[int, str]) -> None:
         for number in rows.list_queries():

@@ -25,6 +25,7 @@ from headrace.runtime import sliding_join_epochs
 from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, Command, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState
+from headrace.storage.store import make_attempt_key
 
 StreamPlanWriter = Callable[[str, StreamPlan], None]
 
@@ -141,7 +142,7 @@ def replan_streams(state: EngineState, live: Mapping[int, LiveQuery], write: Str
             continue
         number, start = state.next_epoch, next_epoch_start(stream.seen)
         state.next_epoch += 1
-        stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
+        stream.plan = make_attempt_key("plans", f"{stream.number:04d}-{number:08d}", ".plan")
         write(
             stream.plan, plan_stream(stream.stream.name, [live[q] for q in readers], build_statistics(stream.rate, stream.keys))
         )

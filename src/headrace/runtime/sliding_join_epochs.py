@@ -24,6 +24,7 @@ from headrace.planner.join.sliding_join_planner import (
     plan_sliding_joins,
 )
 from headrace.planner.shared_plan import LiveQuery
+from headrace.storage.store import make_attempt_key
 
 if TYPE_CHECKING:  # otherwise `headrace explain` and `headrace sql URL` would load the engine
     from headrace.runtime.batch_log import BatchLogEntry
@@ -66,7 +67,8 @@ def replan_sliding_joins(
     plan = plan_sliding_joins(queries, choice, state.batch, state.partitions, since, previous, oldest)
     if plan == previous:
         return previous
-    state.sliding_join_plan_file, state.sliding_join_plan_partitions = f"plans/probes-{state.batch:010d}.plan", state.partitions
+    state.sliding_join_plan_file = make_attempt_key("plans", f"probes-{state.batch:010d}", ".plan")
+    state.sliding_join_plan_partitions = state.partitions
     planned_stores = {store.number for store in plan.stores}
     state.store_refs = tuple(ref for ref in state.store_refs if ref.store in planned_stores)
     write(state.sliding_join_plan_file, plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -133,12 +132,6 @@ def _read_declarations(store: Store, *, was_served: bool) -> list[Any]:
     if store.find_size(STREAMS_FILE) is None and not was_served:
         put_document(store, STREAMS_FILE, [])
     try:
-        content = store.get(STREAMS_FILE)
-        has_older_form = content.startswith(b"[")  # without a check sum
-        declarations = json.loads(content) if has_older_form else get_document(store, STREAMS_FILE)
-        streams = [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in declarations]
+        return [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in get_document(store, STREAMS_FILE)]
     except (OSError, ValueError) as error:
         raise damaged_error(store, STREAMS_FILE, error) from error
-    if has_older_form:
-        put_document(store, STREAMS_FILE, declarations)
-    return streams

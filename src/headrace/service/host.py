@@ -32,6 +32,7 @@ from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
+from headrace.storage.checkpoint import read_identity
 from headrace.storage.posix import PosixStore
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class ServiceHost:
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.checkpoint_path
-        store = PosixStore(folder)
+        store = PosixStore(folder, read_identity(folder))
         was_served = EventLog.exists(store)
         roots = AllowedRoots(allowed_roots, folder)
         self.declared_streams = DeclaredStreams(session, store, roots, was_served=was_served)  # its file before the log's

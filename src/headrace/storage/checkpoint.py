@@ -26,13 +26,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, StorageError
 from headrace.storage import documents
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.posix import PosixStore
+from headrace.storage.result_log import is_packed_file
 from headrace.storage.store import parse_local_path
 
-CHECKPOINT_FORMAT = 7
+CHECKPOINT_FORMAT = 8
 _MARKER = "HEADRACE"
 _FILES_BY_BATCH = (
     "state",
@@ -56,10 +57,12 @@ class Checkpoint:
         self._check_directory()
         self.store.ensure_folder("")
         self._lock: int | None = self._acquire_lock()
+        self._refused_manifest: bytes | None = None  # whose commit failed: it may be there nevertheless
         try:
             if self.store.find_size(_MARKER) is None:
                 documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
-            self.identity = self._check_format()
+            self.identity = read_identity(self.path)
+            self.store = PosixStore(self.path, self.identity)
         except BaseException:
             self.close()
             raise
@@ -74,7 +77,12 @@ class Checkpoint:
             )
 
     def _acquire_lock(self) -> int:
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(
+                f"checkpoint '{self.path}' cannot be locked", detail=str(error), hint="a session must be able to write to it"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -84,17 +92,6 @@ class Checkpoint:
                 hint="close that session first, or use another directory",
             ) from error
         return descriptor
-
-    def _check_format(self) -> str:
-        """Return the unique identity of this checkpoint; raises CheckpointError for a damaged marker or another format."""
-        older = _read_older_format(self.store.get(_MARKER))
-        content = {"format": older} if older is not None else documents.get_document(self.store, _MARKER)
-        if content["format"] != CHECKPOINT_FORMAT:
-            raise CheckpointError(
-                f"checkpoint '{self.path}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
-                hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
-            )
-        return str(content["identity"])
 
     def close(self) -> None:
         """Release the lock; a second call has no effect."""
@@ -114,13 +111,28 @@ class Checkpoint:
         documents.put_record(self.store, _entry_key("log", batch), entry)
 
     def commit(self, batch: int, manifest: object) -> None:
-        """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it."""
+        """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it.
+
+        After a StorageError the manifest may be there or not: recovery would use it, and the next attempt replaces it.
+        """
+        key = _entry_key("manifest", batch)
+        content = documents.encode_record(self.store, key, manifest)
         try:
-            documents.put_record(self.store, _entry_key("manifest", batch), manifest, if_absent=True)
+            self.store.put(key, content, if_absent=not self._is_refused_manifest(key))
         except FileExistsError:
             raise CheckpointError(
                 f"batch {batch} was committed by another session", hint="let only one session use a checkpoint"
             ) from None
+        except StorageError:
+            self._refused_manifest = b"".join(content)
+            raise
+        self._refused_manifest = None
+
+    def _is_refused_manifest(self, key: str) -> bool:
+        """Return whether the manifest that exists is one that this session failed to commit."""
+        if self._refused_manifest is None or self.store.find_size(key) is None:
+            return False
+        return self.store.get(key) == self._refused_manifest
 
     def read_manifest(self) -> Any:
         """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged.
@@ -153,21 +165,28 @@ class Checkpoint:
                 if int(key.partition("/")[2].partition("-")[0]) > batch:
                     raise documents.damaged_error(self.store, _entry_key("log", batch + 1), FileNotFoundError())
 
-    def sweep(self, referenced: Iterable[str]) -> None:
-        """Delete the files that no manifest names: those of interrupted attempts, and those that a crash left undeleted."""
+    def sweep(self, batch: int, referenced: Iterable[str], *, is_running: bool = False) -> None:
+        """Delete what the manifest of `batch` does not name: files of failed attempts, and those that a failure left undeleted.
+
+        While a session is running, other threads write to folders of sources, to the top folder, and to packed files.
+        """
         kept = set(referenced)
         for folder in _SWEPT_FOLDERS:
             for key in self.store.list(folder):
-                if key not in kept:
+                if key not in kept and not (is_running and is_packed_file(key)):
                     self.store.delete(key)
+        for folder in ("log", "manifest"):
+            for entry in self._list_batches(folder):
+                if entry < batch:
+                    self.store.delete(_entry_key(folder, entry))
+        for folder in ("log", "manifest", *_SWEPT_FOLDERS):
+            self.store.sweep_scratch(folder, is_packed_file if is_running else lambda _: False)
+        for folder in () if is_running else ("", "functions", *self._list_source_folders()):
+            self.store.sweep_scratch(folder)
 
-    def sweep_attempts(self, batch: int, referenced: Iterable[str]) -> None:
-        """After the commit of a batch that ran more than once, delete the files of its other attempts."""
-        kept = set(referenced)
-        for folder in _FILES_BY_BATCH:
-            for key in self.store.list(folder):
-                if key.startswith(f"{folder}/{batch:010d}-") and key not in kept:
-                    self.store.delete(key)
+    def _list_source_folders(self) -> list[str]:
+        folder = self.store.path_of("sources")
+        return [f"sources/{path.name}" for path in folder.iterdir()] if folder.is_dir() else []
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
@@ -184,10 +203,32 @@ def _entry_key(folder: str, batch: int) -> str:
     return f"{folder}/{batch:010d}.json"
 
 
+def read_identity(directory: Path) -> str:
+    """Return the unique identity of a checkpoint; raises CheckpointError for a damaged marker or another format."""
+    store = PosixStore(directory)
+    older = _read_older_format(store.get(_MARKER))
+    content = {"format": older} if older is not None else documents.get_document(store, _MARKER)
+    if content["format"] != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"checkpoint '{directory}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
+            hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
+        )
+    return str(content["identity"])
+
+
 def _read_older_format(marker: bytes) -> int | None:
-    """Return the format of a marker that older versions wrote, without a check sum; None for other content."""
+    """Return the format of a marker that older versions wrote: JSON, in format 7 after its check sum; None for other content."""
+    checksum, separator, body = marker.partition(b"\n")
+    text = body if separator and checksum == compute_checksum(body).encode() else marker
     try:
-        content = json.loads(marker)
+        content = json.loads(text)
         return content["format"] if isinstance(content, dict) and isinstance(content.get("format"), int) else None
     except ValueError:
         return None
+
+
+def open_source_store(directory: Path) -> PosixStore:
+    """Return the store of the folder of a source, which `Checkpoint.ensure_source_folder` made; a test may use any folder."""
+    root = directory.parent.parent
+    identity = read_identity(root) if (root / _MARKER).exists() else ""
+    return PosixStore(directory, identity, f"sources/{directory.name}/")

@@ -4,8 +4,9 @@ It is the format of state files, result files and shuffle blocks:
 
     magic (8 bytes) · size of the header (8) · check sum of the header (8) · header · buffers, each aligned to 64 bytes
 
-The header is a JSON object: "buffers" has size and check sum of every buffer, and "document" the records (`records`). Arrays
-refer to buffers by number: {"array": [buffer, NumPy type, shape]}, {"column": [type, length, nulls, buffers]},
+The header is a JSON object: "place" has the identity of the checkpoint and the name of the file, without its folder, because a
+shuffle file may become a state file; "buffers" has size and check sum of every buffer, and "document" the records (`records`).
+Arrays refer to buffers by number: {"array": [buffer, NumPy type, shape]}, {"column": [type, length, nulls, buffers]},
 {"batch": [names, columns]}, {"ipc": buffer with an Arrow IPC stream}, for types whose buffers are not listed one by one.
 Every byte but the padding is covered by a check sum; reading verifies all of them before it returns a value.
 """
@@ -21,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.storage.checksum import compute_checksum_number
-from headrace.storage.documents import damaged_error
+from headrace.storage.documents import check_place, damaged_error
 from headrace.storage.records import ArrayDecoder, decode_records, decode_type, encode_records, encode_type
 from headrace.storage.store import Store
 
-_MAGIC = b"HRCONT1\0"
+_MAGIC = b"HRCONT2\0"
 _HEAD = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 _PADDING = bytes(_ALIGNMENT)
@@ -33,15 +34,15 @@ _PADDING = bytes(_ALIGNMENT)
 
 def pack(value: object) -> bytes:
     """Return bytes from which `unpack` restores an equal value; raises TypeError for a value without a stored form."""
-    return b"".join(encode_chunks(value))
+    return b"".join(_encode_chunks(value, ""))
 
 
-def encode_chunks(value: object) -> list[Any]:
+def _encode_chunks(value: object, place: str) -> list[Any]:
     """Return the bytes of `pack` in parts, without copying the arrays."""
     writer = _BufferWriter()
     document = encode_records(value, writer.encode)
     buffers = ",".join(f"[{len(buffer)},{compute_checksum_number(buffer)}]" for buffer in writer.buffers)
-    header = f'{{"buffers":[{buffers}],"document":{document}}}'.encode()
+    header = f'{{"place":{json.dumps(place)},"buffers":[{buffers}],"document":{document}}}'.encode()
     chunks: list[Any] = [_HEAD.pack(_MAGIC, len(header), compute_checksum_number(header)), header]
     chunks.append(_PADDING[: -(_HEAD.size + len(header)) % _ALIGNMENT])
     for buffer in writer.buffers:
@@ -49,8 +50,8 @@ def encode_chunks(value: object) -> list[Any]:
     return chunks
 
 
-def unpack(data: bytes | pa.Buffer) -> Any:
-    """Return the value; its arrays share memory with `data`. Raises ValueError for damaged bytes."""
+def unpack(data: bytes | pa.Buffer, place: str = "") -> Any:
+    """Return the value; its arrays share memory with `data`. Raises ValueError for bytes that are damaged or of another place."""
     content = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if content.size < _HEAD.size:
         raise ValueError("the container is truncated")
@@ -63,21 +64,28 @@ def unpack(data: bytes | pa.Buffer) -> Any:
     if compute_checksum_number(header) != header_checksum:
         raise ValueError("the header of the container is damaged")
     parsed = json.loads(header.to_pybytes())
+    check_place(parsed["place"], place)
     reader = _BufferReader(_split_buffers(content, _align_up(_HEAD.size + header_size), parsed["buffers"]))
     return decode_records(parsed["document"], reader.decoders)
 
 
-def write(store: Store, key: str, value: object, *, sync: bool = True) -> None:
-    """Store a value; without `sync` a loss of power may lose it."""
-    store.put(key, encode_chunks(value), sync=sync)
+def write(store: Store, key: str, value: object, *, sync: bool = True) -> int:
+    """Store a value and return the size of the object; without `sync` a loss of power may lose it."""
+    chunks = _encode_chunks(value, _place_of(store, key))
+    store.put(key, chunks, sync=sync)
+    return sum(map(len, chunks))
 
 
 def read(store: Store, key: str) -> Any:
-    """Return the value of an object, memory-mapped; raises CheckpointError if the object is missing or damaged."""
+    """Return the value of an object, memory-mapped; raises CheckpointError if it is missing, damaged or of another place."""
     try:
-        return unpack(store.open_local(key))
+        return unpack(store.open_local(key), _place_of(store, key))
     except (OSError, ValueError) as error:
         raise damaged_error(store, key, error) from error
+
+
+def _place_of(store: Store, key: str) -> str:
+    return store.place_of(key.rpartition("/")[2])
 
 
 def _split_buffers(content: pa.Buffer, start: int, buffers: Sequence[Sequence[int]]) -> list[pa.Buffer]:

@@ -1,6 +1,6 @@
-"""Small durable documents: JSON with a check sum in front, in one line each.
+"""Small durable documents: JSON after a line with a check sum and the place of the document.
 
-3f2a…  16 hexadecimal digits: the check sum of the rest
+3f2a… 9c1e…/manifest/0000000007.json    16 hexadecimal digits: the check sum of the rest; identity of the checkpoint; key
 {"size": 8000000, …}
 """
 
@@ -17,31 +17,48 @@ from headrace.storage.store import Store
 
 def put_document(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a JSON value."""
-    _put_body(store, key, json.dumps(value, separators=(",", ":")).encode(), if_absent=if_absent, sync=sync)
-
-
-def _put_body(store: Store, key: str, body: bytes, *, if_absent: bool, sync: bool) -> None:
-    store.put(key, [compute_checksum(body).encode(), b"\n", body], if_absent=if_absent, sync=sync)
-
-
-def get_document(store: Store, key: str) -> Any:
-    """Return a JSON value; raises CheckpointError if the document is missing or damaged."""
-    try:
-        return _verify_document(store.get(key))
-    except (OSError, ValueError) as error:
-        raise damaged_error(store, key, error) from error
-
-
-def _verify_document(content: bytes) -> Any:
-    checksum, separator, body = content.partition(b"\n")
-    if not separator or checksum != compute_checksum(body).encode():
-        raise ValueError("the check sum does not match the content")
-    return json.loads(body)
+    body = json.dumps(value, separators=(",", ":")).encode()
+    store.put(key, _seal(body, store.place_of(key)), if_absent=if_absent, sync=sync)
 
 
 def put_record(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a record and the records that it contains."""
-    _put_body(store, key, encode_records(value).encode(), if_absent=if_absent, sync=sync)
+    store.put(key, encode_record(store, key, value), if_absent=if_absent, sync=sync)
+
+
+def encode_record(store: Store, key: str, value: object) -> list[bytes]:
+    """Return the stored form of a record, in parts."""
+    return _seal(encode_records(value).encode(), store.place_of(key))
+
+
+def _seal(body: bytes, place: str) -> list[bytes]:
+    sealed = f"{place}\n".encode() + body
+    return [compute_checksum(sealed).encode(), b" ", sealed]
+
+
+def get_document(store: Store, key: str) -> Any:
+    """Return a JSON value; raises CheckpointError if the document is missing, damaged, or that of another place."""
+    try:
+        return json.loads(_unseal(store.get(key), store.place_of(key)))
+    except (OSError, ValueError) as error:
+        raise damaged_error(store, key, error) from error
+
+
+def _unseal(content: bytes, place: str) -> bytes:
+    checksum, _, sealed = content.partition(b" ")
+    if checksum != compute_checksum(sealed).encode():
+        raise ValueError("the check sum does not match the content")
+    written_place, _, body = sealed.partition(b"\n")
+    check_place(written_place.decode(), place)
+    return body
+
+
+def check_place(written: str, found: str) -> None:
+    """Raise ValueError if an object was written for another place than that in which it is found."""
+    if written != found:
+        raise ValueError(
+            f"it is a copy of '{written}', found at '{found}' (if every file has this error, 'HEADRACE' is of another checkpoint)"
+        )
 
 
 def get_record(store: Store, key: str) -> Any:

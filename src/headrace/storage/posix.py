@@ -1,7 +1,10 @@
 """A store in a folder of a POSIX file system, and atomic, durable writes of single files.
 
-A file is written under a hidden name that no other attempt uses, and renamed when it is complete; file and folder are synced. A
-failed write leaves nothing behind. Readers that ignore names starting with '.' never see an incomplete file.
+A file is written under a hidden name that no other attempt uses, its scratch file, and renamed when it is complete; file and
+folder are synced. A failed write leaves nothing behind, unless the disk refuses to delete, too; `PosixStore.sweep_scratch`
+removes what a crash leaves. Readers that ignore names starting with '.' never see an incomplete file.
+
+Every change of the disk is a method of `FileOperations`, so that tests can let each of them fail.
 
 The environment variable HEADRACE_FSYNC=off turns off every fsync of this process and of its children. It is unsafe: after a
 loss of power, committed batches may be missing or damaged. It exists for tests, whose files need not survive the test; a killed
@@ -10,24 +13,85 @@ process loses nothing either way.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
+import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.errors import StorageError
 from headrace.storage.store import Chunks
 
 _EMPTY = pa.py_buffer(b"")
+_SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_NO_HARD_LINKS = frozenset({
+    errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV,
+})  # fmt: skip
+
+
+class FileOperations:
+    """The changes of a disk, one method for each kind; every one raises OSError if the disk refuses it."""
+
+    def write(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Let `write` create and fill a file."""
+        write(path)
+
+    def append(self, path: Path, content: bytes, offset: int) -> None:
+        """Cut a file off at `offset`, and write bytes there, durably."""
+        with path.open("r+b") as file:
+            file.truncate(offset)
+            file.seek(offset)
+            file.write(content)
+            file.flush()
+            self.sync_descriptor(file.fileno())
+
+    def sync(self, path: Path) -> None:
+        """Wait until the content of a file, or the names in a folder, are on disk."""
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            self.sync_descriptor(handle)
+        finally:
+            os.close(handle)
+
+    def sync_descriptor(self, descriptor: int) -> None:
+        """Wait until the content of an open file is on disk; do nothing if HEADRACE_FSYNC=off."""
+        if os.environ.get("HEADRACE_FSYNC") != "off":
+            os.fsync(descriptor)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name; it replaces the file that had the name."""
+        path.replace(target)
+
+    def link(self, path: Path, target: Path) -> None:
+        """Give a file a second name; raises FileExistsError if the name is taken."""
+        target.hardlink_to(path)
+
+    def unlink(self, path: Path) -> None:
+        """Delete a file if there is one."""
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder if it is missing."""
+        path.mkdir(exist_ok=True)
+
+
+_files = FileOperations()
 
 
 class PosixStore:
     """A store in a folder; see `Store`. It holds no state, so that it can be created anywhere for the same folder."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Take the folder; it is created by the first object."""
-        self._folder = Path(folder)
+    def __init__(self, folder: str | Path, identity: str = "", prefix: str = "") -> None:
+        """Take the folder; it is created by the first object.
+
+        `identity` is that of the checkpoint that the folder belongs to, and `prefix` its path in there, with a '/' at the end.
+        """
+        self._folder, self._identity, self._prefix = Path(folder), identity, prefix
 
     def path_of(self, key: str) -> Path:
         """Return the path of a key."""
@@ -37,25 +101,35 @@ class PosixStore:
         """See `Store`."""
         return str(self._folder / key)
 
+    def place_of(self, key: str) -> str:
+        """See `Store`."""
+        return f"{self._identity}/{self._prefix}{key}"
+
     def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
         """See `Store`."""
-        path = self._prepare_folder(key)
-        write_atomically(path, lambda hidden: _write_chunks(hidden, chunks), sync=sync, if_absent=if_absent)
+        with self._report_refusal(key):
+            path = self._prepare_folder(key)
+            write_atomically(path, lambda scratch: _write_chunks(scratch, chunks), sync=sync, if_absent=if_absent)
 
-    def put_file(self, key: str, write: Callable[[Path], None], *, sync: bool = True) -> None:
+    def link(self, key: str, new_key: str) -> None:
         """See `Store`."""
-        write_atomically(self._prepare_folder(key), write, sync=sync)
+        with self._report_refusal(new_key):
+            path, target = self.path_of(key), self._prepare_folder(new_key)
+            try:
+                _files.link(path, target)
+            except FileExistsError:  # by another attempt, which may not have synced it
+                pass
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                write_atomically(target, lambda scratch: shutil.copyfile(path, scratch), sync=False)
+            _files.sync(target)
+            _files.sync(target.parent)
 
-    def append_line(self, key: str, line: bytes) -> None:
+    def append(self, key: str, content: bytes, offset: int) -> None:
         """See `Store`."""
-        path = self._prepare_folder(key)
-        is_new = not path.exists()
-        with path.open("ab") as file:
-            file.write(line + b"\n")
-            file.flush()
-            _sync_descriptor(file.fileno())
-        if is_new:
-            _sync_path(path.parent)
+        with self._report_refusal(key):
+            _files.append(self.path_of(key), content, offset)
 
     def get(self, key: str) -> bytes:
         """See `Store`."""
@@ -87,15 +161,22 @@ class PosixStore:
 
     def delete(self, key: str) -> None:
         """See `Store`."""
-        self.path_of(key).unlink(missing_ok=True)
+        with self._report_refusal(key, "deleted"):
+            _files.unlink(self.path_of(key))
+
+    def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = lambda _: False) -> None:
+        """Delete the scratch files in a folder, but those whose final name `is_written` at this moment by another thread."""
+        folder = self.path_of(prefix)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if _SCRATCH_NAME.fullmatch(path.name) and not is_written(path.name[1:]):
+                self.delete(f"{prefix}/{path.name}" if prefix else path.name)
 
     def ensure_folder(self, key: str) -> Path:
         """Return the path of a folder; create it, durably, if it is missing."""
         path = self.path_of(key)
-        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            _sync_path(folder.parent)
+        with self._report_refusal(key):
+            for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+                _make_folder_durably(folder)
         return path
 
     def _prepare_folder(self, key: str) -> Path:
@@ -104,61 +185,78 @@ class PosixStore:
             self.ensure_folder(str(Path(key).parent))
         return path
 
+    @contextlib.contextmanager
+    def _report_refusal(self, key: str, change: str = "written") -> Iterator[None]:
+        """Raise StorageError with the name of the object in the place of an OSError; FileExistsError answers a question."""
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"file '{self.name_of(key)}' of the checkpoint cannot be {change}",
+                detail=error.strerror or str(error),
+                hint="repair the disk or free space on it, then continue: nothing that was committed is lost",
+            ) from error
 
-def write_atomically(path: Path, write: Callable[[Path], None], *, sync: bool = True, if_absent: bool = False) -> None:
-    """Let `write` fill a hidden file beside `path`, then rename it to `path`; with `sync`, it survives a loss of power.
+
+def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True, if_absent: bool = False) -> None:
+    """Let `write` fill a scratch file beside `path`, then rename it to `path`; with `sync`, it survives a loss of power.
 
     An existing file is replaced; with `if_absent`, FileExistsError is raised instead.
     """
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        write(hidden)
+        _files.write(scratch, write)
         if sync:
-            _sync_path(hidden)
+            _files.sync(scratch)
         if if_absent:
-            _link_exclusively(hidden, path)
+            _publish_exclusively(scratch, path)
         else:
-            hidden.replace(path)
+            _files.rename(scratch, path)
     except BaseException:
-        hidden.unlink(missing_ok=True)
+        _discard_scratch(scratch)
         raise
     if sync:
-        _sync_path(path.parent)
+        _files.sync(path.parent)
 
 
-def _link_exclusively(hidden: Path, path: Path) -> None:
-    """Give a file its name unless the name is taken; without hard links, the check and the rename are two steps."""
+def _publish_exclusively(scratch: Path, path: Path) -> None:
+    """Rename a scratch file unless the name is taken; without hard links, the check and the rename are two steps."""
     try:
-        path.hardlink_to(hidden)
-    except FileExistsError:
-        raise
-    except OSError:
+        _files.link(scratch, path)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
         if path.exists():
-            raise FileExistsError(str(path)) from None
-        hidden.replace(path)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        _files.rename(scratch, path)
     else:
-        hidden.unlink()
+        _discard_scratch(scratch)
+
+
+def _discard_scratch(scratch: Path) -> None:
+    """Delete a scratch file. A disk that refuses keeps it until the next sweep: it is not an error of its own."""
+    with contextlib.suppress(OSError):
+        _files.unlink(scratch)
+
+
+def _make_folder_durably(folder: Path) -> None:
+    """Create a folder; remove it again if its name is not durable, so that the next attempt syncs it."""
+    _files.make_folder(folder)
+    try:
+        _files.sync(folder.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file, atomically and durably."""
-    write_atomically(path, lambda hidden: _write_chunks(hidden, [content]))
+    write_atomically(path, lambda scratch: _write_chunks(scratch, [content]))
 
 
 def _write_chunks(path: Path, chunks: Chunks) -> None:
     with path.open("xb") as file:
         file.writelines(chunks)
-
-
-def _sync_path(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        _sync_descriptor(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_descriptor(descriptor: int) -> None:
-    """Wait until the content of an open file is on disk; do nothing if HEADRACE_FSYNC=off."""
-    if os.environ.get("HEADRACE_FSYNC") != "off":
-        os.fsync(descriptor)

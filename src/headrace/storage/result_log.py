@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,17 +16,18 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, StorageError
 from headrace.model.record import record
 from headrace.storage import container
 from headrace.storage.result_files import StoredRows, merge_result_rows
-from headrace.storage.store import Store
+from headrace.storage.store import Store, make_attempt_key
 
 _LOG = logging.getLogger(__name__)
 
 PACKED_FILES = 32  # files of one level that become one file of the next
 MAX_PACKED_BYTES = 64 << 20
 _MAX_OPEN_FILES = 256
+_PACKED = "packed"
 
 
 @record("result-file")
@@ -121,7 +121,8 @@ class ResultPacker:
     def update(self, log: ResultLog) -> ResultLog:
         """Return the log with the file that was packed since the last call, if any, and begin to pack the next ones."""
         if self._pending is not None and self._pending.done():
-            log, self._pending = self._take_packed(log, self._pending.result()), None
+            packed, self._pending = self._pending.result(), None
+            log = self._take_packed(log, packed)
         parts = log.find_packable(self._unreadable) if self._pending is None else ()
         if parts:
             self._pool = self._pool or ThreadPoolExecutor(1, "headrace-packer")
@@ -131,6 +132,9 @@ class ResultPacker:
     def _pack(self, parts: tuple[ResultFile, ...], first_kept: int) -> PackedFile | None:
         try:
             return pack_files(self._store, parts, first_kept)
+        except StorageError as error:
+            _LOG.warning("result files are not packed yet: %s", error)
+            return None
         except CheckpointError as error:  # damaged, or deleted by now; readers get the error
             _LOG.warning("result files are not packed: %s", error)
             self._unreadable |= {part.key for part in parts}
@@ -150,10 +154,9 @@ class ResultPacker:
 
 def write_result_file(store: Store, name: str, rows: StoredRows, *, folder: str = "results", level: int = 0) -> ResultFile:
     """Write rows to a new file whose name starts with `name`, which must start with the number of its first batch."""
-    key = f"{folder}/{name}-{uuid.uuid4().hex[:8]}.rows"
-    chunks = container.encode_chunks(rows)
-    store.put(key, chunks)
-    return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), sum(map(len, chunks)), level)
+    key = make_attempt_key(folder, name, ".rows")
+    size = container.write(store, key, rows)
+    return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), size, level)
 
 
 def pack_files(store: Store, parts: tuple[ResultFile, ...], first_kept: int) -> PackedFile:
@@ -161,8 +164,13 @@ def pack_files(store: Store, parts: tuple[ResultFile, ...], first_kept: int) -> 
     rows = merge_result_rows([container.read(store, part.key) for part in parts], first_kept)
     if not len(rows.batches):
         raise CheckpointError("all rows are past their retention")
-    name = f"{parts[0].first_batch:010d}-{parts[-1].last_batch:010d}-packed"
+    name = f"{parts[0].first_batch:010d}-{parts[-1].last_batch:010d}-{_PACKED}"
     return PackedFile(write_result_file(store, name, rows, level=parts[0].level + 1), parts)
+
+
+def is_packed_file(key: str) -> bool:
+    """Return whether a key, or a part of it, is that of a packed file: the packer alone may know of it yet."""
+    return f"-{_PACKED}-" in key
 
 
 class ResultReader:

@@ -2,12 +2,14 @@
 
 A key is a relative path with '/' between its parts. A stored object is complete or absent, never partial, and is not changed
 afterwards: `put` replaces it as a whole. When `put` returns, the object survives a loss of power, unless `sync` is False.
+Every operation that changes something raises StorageError if the disk refuses it; the change may have happened or not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -27,14 +29,20 @@ class Store(Protocol):
     def name_of(self, key: str) -> str:
         """Return the full name of an object, for messages."""
 
+    def place_of(self, key: str) -> str:
+        """Return the place of an object: the identity of the checkpoint and the key.
+
+        Stored objects contain their place, so that one that is found in another place is refused.
+        """
+
     def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
         """Store an object, atomically; with `if_absent`, raise FileExistsError if the key is taken."""
 
-    def put_file(self, key: str, write: Callable[[Path], None], *, sync: bool = True) -> None:
-        """Store the local file that `write` fills, atomically."""
+    def link(self, key: str, new_key: str) -> None:
+        """Store an object under a second key, durably; nothing happens if an earlier attempt did it."""
 
-    def append_line(self, key: str, line: bytes) -> None:
-        """Append a line to an object, durably; a crash may leave an incomplete line at its end."""
+    def append(self, key: str, content: bytes, offset: int) -> None:
+        """Replace all bytes of an object from `offset` on, durably; a crash may leave a part of the new ones."""
 
     def get(self, key: str) -> bytes:
         """Return an object; raise FileNotFoundError if there is none."""
@@ -50,6 +58,15 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object if there is one."""
+
+
+def make_attempt_key(folder: str, stem: str, suffix: str) -> str:
+    """Return a key for the output of one attempt of a task; no other attempt, whenever it runs, gets the same one.
+
+    A task may run several times, even at the same time, and after its batch is committed. The report of an attempt names its
+    files, the manifest those of the attempt that counts.
+    """
+    return f"{folder}/{stem}-{uuid.uuid4().hex[:8]}{suffix}"
 
 
 def parse_local_path(location: str | Path) -> Path:

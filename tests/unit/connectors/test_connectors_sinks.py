@@ -22,6 +22,7 @@ from headrace.connectors import (
     MemorySink,
     NoopSink,
     ParquetSink,
+    discard_sink_output,
     parse_sink,
     sink_from_json,
 )
@@ -65,6 +66,30 @@ def test_discard_removes_the_files_of_a_single_batch(tmp_path, kind):
     sink.discard(3)
     assert list_names(tmp_path) == [f"part-0000000001-00000{sink.suffix}"]
     kind(tmp_path / "nowhere").discard(1)
+
+
+def test_the_output_of_an_earlier_attempt_is_removed_from_all_sinks(tmp_path):
+    """A batch that is planned again may have rows in other partitions, and fewer parts, than its first attempt."""
+    files = {number: kind(tmp_path / str(number)) for number, kind in enumerate(FILE_SINKS)}
+    for sink in files.values():
+        sink.write(TABLE, 1, 0)
+        for partition in range(3):
+            sink.write(TABLE, 2, partition, part=partition)
+    others = {7: MemorySink(), 8: NoopSink(), 9: CallbackSink(print)}
+    assert discard_sink_output({**files, **others}, 2) == {}
+    for number, sink in files.items():
+        sink.write(TABLE, 2, 1)
+        assert list_names(tmp_path / str(number)) == [f"part-000000000{b}-0000{p}{sink.suffix}" for b, p in ((1, 0), (2, 1))]
+
+
+def test_a_sink_whose_output_cannot_be_removed_fails_alone(tmp_path):
+    broken, sound = ParquetSink(tmp_path / "broken"), ParquetSink(tmp_path / "sound")
+    (tmp_path / "broken" / "part-0000000002-00000.parquet").mkdir(parents=True)  # a folder cannot be removed like a file
+    sound.write(TABLE, 2, 0)
+    failed = discard_sink_output({3: broken, 4: sound}, 2)
+    assert list(failed) == [3]
+    assert "files of batch 2" in failed[3]
+    assert list_names(tmp_path / "sound") == []
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def make_ref(file: str = "", start: int = 0, index: int = 0) -> StateRef:
 @pytest.mark.parametrize("links", [True, False])
 def test_a_shuffle_file_is_promoted_to_state_unchanged(tmp_path: Path, links: bool, monkeypatch: Any) -> None:
     def refuse_links(*_: object) -> None:
-        raise OSError("no links here")
+        raise OSError(errno.EOPNOTSUPP, "no links here")
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", refuse_links)

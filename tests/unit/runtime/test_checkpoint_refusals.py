@@ -11,6 +11,7 @@ from lives import SessionHarness, read_columns
 import headrace as hr
 from headrace.errors import CheckpointError
 from headrace.storage.checkpoint import CHECKPOINT_FORMAT
+from headrace.storage.checksum import compute_checksum
 from headrace.storage.documents import put_document
 from headrace.storage.posix import PosixStore
 
@@ -45,16 +46,18 @@ def test_a_second_session_on_a_checkpoint_is_refused(harness: SessionHarness):
     hr.Session(harness.directory, backend="local").close()
 
 
-@pytest.mark.parametrize("version", [5, 6, 99])  # up to 6, checkpoints consist of pickles
+@pytest.mark.parametrize("version", [5, 6, 7, 99])
 def test_another_format_version_is_refused_and_the_lock_is_released(closed: SessionHarness, version: int):
     store, marker = PosixStore(closed.directory), closed.directory / "HEADRACE"
-    content = marker.read_bytes()
-    if version < CHECKPOINT_FORMAT:
-        marker.write_text(json.dumps({"format": version, "identity": "x"}))  # as those versions wrote it
+    content, body = marker.read_bytes(), json.dumps({"format": version, "identity": "x"})
+    if version < CHECKPOINT_FORMAT:  # as those versions wrote it
+        marker.write_text(body if version < 7 else f"{compute_checksum(body.encode())}\n{body}")
     else:
         put_document(store, "HEADRACE", {"format": version, "identity": "x"})
     assert_refused(
-        closed.directory, f"has format {version}; this headrace reads format 7", "use the version of headrace that wrote it"
+        closed.directory,
+        f"has format {version}; this headrace reads format {CHECKPOINT_FORMAT}",
+        "use the version of headrace that wrote it",
     )
     marker.write_bytes(content)
     hr.Session(closed.directory, backend="local").close()

@@ -23,9 +23,9 @@ def test_a_slice_is_stored_alone(array: pa.Array, start: int, length: int):
 
 
 def test_an_array_that_is_used_by_more_than_half_is_not_copied():
-    buffers = container.encode_chunks(NUMBERS.slice(0, 6_000))
+    buffers = container._encode_chunks(NUMBERS.slice(0, 6_000), "")
     assert any(isinstance(chunk, pa.Buffer) and chunk.address == NUMBERS.buffers()[1].address for chunk in buffers)
-    tail = container.encode_chunks(NUMBERS.slice(0, 4_000))
+    tail = container._encode_chunks(NUMBERS.slice(0, 4_000), "")
     assert not any(isinstance(chunk, pa.Buffer) and chunk.address == NUMBERS.buffers()[1].address for chunk in tail)
 
 

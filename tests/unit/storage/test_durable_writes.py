@@ -10,11 +10,20 @@ import pytest
 
 import headrace as hr
 from headrace.storage import container, posix
+from headrace.storage.append_log import AppendLog
 from headrace.storage.posix import PosixStore
+
+
+def append_to_log(path: Path) -> None:
+    log = AppendLog(PosixStore(path.parent), path.name)
+    assert log.read() == []
+    log.append("x")
+    assert AppendLog(PosixStore(path.parent), path.name).read() == ["x"]
+
 
 WRITES: dict[str, tuple[Callable[[Path], None], int]] = {
     "replace": (lambda path: posix.replace_file(path, b"x"), 2),  # the file, and its directory for the new name
-    "append": (lambda path: PosixStore(path.parent).append_line(path.name, b"x"), 2),
+    "append": (append_to_log, 3),  # the new log like any file, and then its line
     "container": (lambda path: container.write(PosixStore(path.parent), path.name, [1]), 2),
     "if absent": (lambda path: PosixStore(path.parent).put(path.name, [b"x"], if_absent=True), 2),
 }

@@ -14,7 +14,16 @@ from headrace.errors import CheckpointError
 from headrace.storage import result_log
 from headrace.storage.posix import PosixStore
 from headrace.storage.result_files import BatchResults, merge_result_rows
-from headrace.storage.result_log import ResultLog, ResultPacker, ResultReader, Retention, pack_files, write_result_file
+from headrace.storage.result_log import (
+    ResultLog,
+    ResultPacker,
+    ResultReader,
+    Retention,
+    is_packed_file,
+    pack_files,
+    write_result_file,
+)
+from support.faulty_disk import FaultyDisk
 
 NUMBERS, TEXTS = pa.schema([("n", pa.int64())]), pa.schema([("t", pa.string())])
 
@@ -184,3 +193,23 @@ def test_a_packed_file_has_the_rows_that_are_kept_and_the_next_level(tmp_path: P
     assert packed.key.startswith("results/0000000000-0000000003-packed-")
     assert packed.bytes == store.find_size(packed.key)
     assert pack_files(store, (packed, write_batch(store, 4, {0: 1})), 2).file.level == 2
+
+
+def test_files_that_could_not_be_packed_on_a_full_disk_are_packed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(result_log, "PACKED_FILES", 2)
+    disk, store = FaultyDisk(tmp_path, monkeypatch), PosixStore(tmp_path)
+    log = ResultLog().add_files(tuple(write_batch(store, batch, {0: 1}) for batch in range(2)))
+    packer = ResultPacker(store)
+    disk.fail_on("write results/", "full", lasting=True)
+    assert packer.update(log) is log
+    wait_for_packer(packer)
+    disk.repair()
+    assert packer.update(log) is log
+    wait_for_packer(packer)
+    assert [is_packed_file(file.key) for file in packer.update(log).files] == [True]
+    packer.close()
+
+
+def wait_for_packer(packer: ResultPacker) -> None:
+    assert packer._pending is not None
+    packer._pending.exception()

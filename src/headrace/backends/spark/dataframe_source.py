@@ -1,14 +1,14 @@
 """Streaming DataFrames as sources: a Spark streaming query whose workers write the rows as Arrow files.
 
-Files are named after Spark's micro-batch and partition, so a replay of the query overwrites the same files. From there on the
-rows are read like those of any file source, declared columns only.
+A document for each micro-batch of Spark lists its files with their check sums. It makes them part of the stream: when Spark runs
+the micro-batch again, nothing is written, so that its rows never change. From there on the rows are read like those of any file
+source, declared columns only.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,17 @@ from pyspark import TaskContext
 from headrace.connectors.source import Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
-from headrace.storage.posix import replace_file
+from headrace.storage.checkpoint import open_source_store
+from headrace.storage.checksum import compute_checksum
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.posix import PosixStore, write_atomically
+from headrace.storage.store import make_attempt_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+_FILE_COLUMNS = "file string, rows long, checksum string"
 
 
 class DataFrameSource:
@@ -33,38 +39,38 @@ class DataFrameSource:
         self._frame = frame
         self._directory: Path | None = None
         self._stream = ""
+        self._store: PosixStore  # once attached
         self._query: StreamingQuery | None = None
         self.schema = Schema.from_arrow(_arrow_schema(frame))
 
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; starts the query that writes rows to `directory`."""
-        self._stream, self._directory = stream, directory
-        (directory / "rows").mkdir(exist_ok=True)
-        target = str(directory / "rows")
+        self._stream, self._directory, self._store = stream, directory, open_source_store(directory)
+        target, store = str(directory), self._store
 
         def write_batch(rows: DataFrame, batch: int) -> None:
-            counts = rows.mapInArrow(lambda batches: _write_partition(target, batch, batches), "file string, rows long").collect()
-            files = sorted([row["file"], row["rows"]] for row in counts if row["rows"])
-            replace_file(directory / f"{batch:010d}.json", json.dumps(files).encode())
+            if store.find_size(_list_key(batch)) is None:
+                files = rows.mapInArrow(lambda batches: _write_partition(target, batch, batches), _FILE_COLUMNS).collect()
+                put_document(store, _list_key(batch), sorted(list(file) for file in files if file["rows"]))
 
         writer = self._frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(directory / "spark"))
         self._query = writer.start()
 
-    def _list_batches(self, after: int) -> list[tuple[int, Path]]:
+    def _list_batches(self, after: int) -> list[int]:
         directory = require_attached(self._stream, self._directory)
-        batches = sorted((int(path.stem), path) for path in directory.glob("[0-9]*.json"))
-        return [(number, path) for number, path in batches if number >= after]
+        return sorted(number for path in directory.glob("[0-9]*.json") if (number := int(path.stem)) >= after)
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; returns the files of complete Spark micro-batches, up to about the limit."""
         self._check_query()
         after = 0 if position is None else int(position["batch"])
         ranges: list[Range] = []
-        for number, path in self._list_batches(after):
+        for number in self._list_batches(after):
             if ranges and sum(item.rows for item in ranges) >= limit_rows:
                 break
-            for file, rows in json.loads(path.read_bytes()):
-                ranges.append(Range(self._stream, "arrow", file, 0, _count_record_batches(file), rows))
+            for key, rows, checksum in get_document(self._store, _list_key(number)):
+                file = str(self._store.path_of(key))
+                ranges.append(Range(self._stream, "arrow", file, 0, _count_record_batches(file), rows, {"checksum": checksum}))
             after = number + 1
         return ranges, ({"batch": after} if after else position)
 
@@ -103,17 +109,27 @@ def _count_record_batches(path: str) -> int:
         return int(pa.ipc.open_file(file).num_record_batches)
 
 
-def _write_partition(target: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
-    path = Path(target) / f"{batch:010d}-{partition:05d}.arrow"
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    rows, writer = 0, None
-    for record_batch in batches:
-        writer = writer or pa.ipc.new_file(scratch, record_batch.schema)
-        writer.write_batch(record_batch)
-        rows += record_batch.num_rows
-    if writer is not None:
-        writer.close()
-        scratch.replace(path)
-    yield pa.RecordBatch.from_pydict({"file": [str(path)], "rows": pa.array([rows], pa.int64())})
+def _list_key(batch: int) -> str:
+    return f"{batch:010d}.json"
+
+
+def _write_partition(directory: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a partition to a file of this attempt, durably; yield its key, row count and check sum."""
+    context, first = TaskContext.get(), next(batches, None)
+    if first is None:
+        return
+    store, partition = PosixStore(directory), 0 if context is None else context.partitionId()
+    key = make_attempt_key("rows", f"{batch:010d}-{partition:05d}", ".arrow")
+    store.ensure_folder("rows")
+    rows = 0
+
+    def write_rows(path: Path) -> None:
+        nonlocal rows
+        with pa.ipc.new_file(path, first.schema) as writer:
+            for record_batch in chain([first], batches):
+                writer.write_batch(record_batch)
+                rows += record_batch.num_rows
+
+    write_atomically(store.path_of(key), write_rows)
+    checksum = compute_checksum(store.open_local(key))
+    yield pa.RecordBatch.from_pydict({"file": [key], "rows": pa.array([rows], pa.int64()), "checksum": [checksum]})

@@ -27,6 +27,7 @@ from headrace.engine.stage_messages import LevelMessage
 from headrace.engine.worker_limits import limit_memory
 from headrace.errors import HeadraceError
 from headrace.storage import container
+from headrace.storage.store import make_attempt_key
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -117,17 +118,16 @@ def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBloc
     """Return a small shuffle block inline; write a large one to a file and return its name."""
     if block.estimate_bytes() <= _MAX_INLINE_BYTES:
         return "block", container.pack(block)
-    name = f"{job.batch:010d}-{sender}-{partition:05d}.block"
-    container.write(job.store, f"shuffle/{name}", block, sync=False)
-    return "file", name.encode()
+    key = make_attempt_key("shuffle", f"{job.batch:010d}-{sender}-{partition:05d}", ".block")
+    container.write(job.store, key, block, sync=False)
+    return "file", key.encode()
 
 
 def _decode_block(job: BatchJob, payload: ShufflePayload) -> Any:
     kind, content = payload
     if kind == "block":
         return container.unpack(content)
-    file = f"shuffle/{content.decode()}"
-    block = container.read(job.store, file)
+    block = container.read(job.store, content.decode())
     if isinstance(block, ShuffleBlock):
-        block.file = file
+        block.file = content.decode()
     return block

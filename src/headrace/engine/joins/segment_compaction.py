@@ -6,16 +6,14 @@ size are merged: a row is copied a logarithmic number of times.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headrace.engine.batch_job import StateRef
 from headrace.engine.joins.segment import RowSegment, concat_segments
-from headrace.storage.posix import PosixStore
+from headrace.storage.store import Store
 
 _MAX_BUFFER_SEGMENTS = 16
 _SMALL_BUFFER_ROWS = 1 << 16  # larger buffers are not merged: their shuffle files are linked, not copied
@@ -80,9 +78,12 @@ def _merge_buffers(buffers: Sequence[tuple[StateRef, RowSegment]]) -> tuple[Stat
 
 
 class ShuffleFilePromoter:
-    """Promotes shuffle files of the checkpoint to state files: their rows are linked, not written again."""
+    """Promotes shuffle files of the checkpoint to state files: their rows are linked, not written again.
 
-    def __init__(self, store: PosixStore) -> None:
+    A shuffle file keeps its name, which is that of one attempt of a map task: all attempts of a reduce task promote it alike.
+    """
+
+    def __init__(self, store: Store) -> None:
         """Take the store of the checkpoint."""
         self._store = store
         self._promoted: set[str] = set()
@@ -94,13 +95,5 @@ class ShuffleFilePromoter:
             return ref
         if name not in self._promoted:
             self._promoted.add(name)
-            self._store.put_file(f"state/{name}", lambda temporary: _link_or_copy(self._store.path_of(ref.file), temporary))
+            self._store.link(ref.file, f"state/{name}")
         return replace(ref, file=f"state/{name}")
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        target.hardlink_to(source)
-    except OSError:  # the file system has no hard links
-        shutil.copyfile(source, target)
