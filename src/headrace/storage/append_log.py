@@ -39,9 +39,9 @@ class AppendLog:
             self.replace(values)
         return values
 
-    def append(self, *values: object) -> None:
-        """Append values, durably; after an OSError an incomplete line may be left, and only `replace` may follow."""
-        self._store.append_line(self._key, b"\n".join(_encode_line(value) for value in values))
+    def append(self, first: object, *others: object) -> None:
+        """Append one or more values, durably; an OSError may leave an incomplete line, after which only `replace` may follow."""
+        self._store.append_line(self._key, b"\n".join(_encode_line(value) for value in (first, *others)))
 
     def replace(self, values: Iterable[object]) -> None:
         """Replace all values, atomically."""
