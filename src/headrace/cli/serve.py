@@ -41,7 +41,7 @@ def command(
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the checkpoint, to resume from.")] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Token file: a role (read, write, admin), a user and a token on each line."),
+        typer.Option(metavar="FILE", help="Token file: a role (read, write, write:all, admin), a user and a token on each line."),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate chain, in PEM: serve HTTPS instead of HTTP.")
