@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SchemaError, SessionError
+from headrace.errors import NameTakenError, SchemaError, SessionError, SourceError
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -62,6 +62,16 @@ _IDLE_SECONDS = 0.02
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
+
+
+def _unreadable_streams_error(errors: Mapping[str, SourceError]) -> SourceError:
+    """Return the error of a drain that cannot finish: that of the only degraded stream, or one that names all of them."""
+    if len(errors) == 1:
+        stream, error = next(iter(errors.items()))
+        return SourceError(error.message, stream=stream, place=error.place, detail=error.detail, hint=error.hint)
+    names = ", ".join(f"'{name}'" for name in errors)
+    detail = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
+    return SourceError(f"streams {names} cannot be read", detail=detail, hint="repair their sources, then drain again")
 
 
 class CommittedBatch(NamedTuple):
@@ -242,11 +252,16 @@ class Session:
         """Return the declaration and counts of each stream, by name.
 
         The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason) and `max_event_time`.
+        The `status` is "ok", "degraded" (its source cannot be read now; `error` has the reason, and it is tried again) or
+        "detached" (it has no source yet after a restart).
         """
         reports = {}
+        failures = self._coordinator.sources.health.failures
         for name, state in self._coordinator.state.declared_streams().items():
-            skipped = getattr(self._coordinator.sources.get(name), "skipped", {})
-            reports[name] = {**state.describe(), "skipped": {**skipped, **state.skipped}}
+            source, failure = self._coordinator.sources.get(name), failures.get(name)
+            status = "detached" if source is None else "ok" if failure is None else "degraded"
+            health = {"status": status, "error": None if failure is None else str(failure.error)}
+            reports[name] = {**state.describe(), **health, "skipped": {**getattr(source, "skipped", {}), **state.skipped}}
         return reports
 
     def stream(self, name: str) -> StreamFlow:
@@ -285,24 +300,32 @@ class Session:
         with self._batch_lock, self._lock:
             drop_udf(self._coordinator, name)
 
-    def advance(self) -> BatchReport:
+    def advance(self, *, retry_degraded: bool = True) -> BatchReport:
         """Run one micro-batch now, and return its report.
 
         It applies the pending query changes and reads the new rows of all streams, up to `rows_per_batch`. Without either, no
-        batch runs and the report is empty.
+        batch runs and the report is empty. A stream whose source cannot be read is degraded: `streams` has the reason, and the
+        batch runs without it. A degraded stream is tried again at once; with `retry_degraded=False`, for callers in a loop, only
+        after a delay that doubles with every failure.
         """
         self._check_open()
         with self._batch_lock:
+            if retry_degraded:
+                self._coordinator.sources.health.retry_now()
             return self._run_batch()
 
     def _run_batch(self, *, final: bool = False) -> BatchReport:
         if self._coordinator.unfinished_entry is not None:
-            self._finish_batch(self._coordinator.advance(), time.monotonic())
+            started, batch = time.monotonic(), self._coordinator.state.batch
+            report = self._coordinator.advance()
+            if self._coordinator.state.batch > batch:
+                self._finish_batch(report, started)
         if not self._command_queue and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
-        started = time.monotonic()
+        started, batch = time.monotonic(), self._coordinator.state.batch
         report = self._coordinator.advance(final=final)
-        self._finish_batch(report, started)
+        if self._coordinator.state.batch > batch:
+            self._finish_batch(report, started)
         return report
 
     def _finish_batch(self, report: BatchReport, started: float) -> None:
@@ -330,13 +353,22 @@ class Session:
         self._command_queue.append(RemoveQuery(number, message))
 
     def drain(self) -> None:
-        """Process all available rows, then close every open window, as at the end of a bounded input."""
+        """Process all available rows, then close every open window, as at the end of a bounded input.
+
+        Raises SourceError if a stream is degraded, after all others were processed: the windows of its queries stay open, and
+        another call closes them when its source can be read again.
+        """
         self._check_open()
         with self._batch_lock:
+            health = self._coordinator.sources.health
+            health.retry_now()
             while self._coordinator.has_work() or self._command_queue:
                 self._run_batch()
-            if not self._coordinator.state.drained and self._coordinator.state.batch >= 0:
+            if not self.drained and self._coordinator.state.batch >= 0:
                 self._run_batch(final=True)
+            failures = health.failures
+        if failures:
+            raise _unreadable_streams_error({name: failure.error for name, failure in failures.items()})
 
     def rescale(self, partitions: int) -> None:
         """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
@@ -451,7 +483,7 @@ class Session:
     @property
     def drained(self) -> bool:
         """Whether `drain` has closed every window; rows that arrive afterwards are late for all windows."""
-        return self._coordinator.state.drained
+        return self._coordinator.state.drained and not self._coordinator.state.left_open
 
     @property
     def is_closed(self) -> bool:

@@ -97,12 +97,12 @@ class OracleBackend:
         query = self._queries[number]
         before, after = (
             job.watermark_of(loaded.plan.streams, job.get_previous_times()),
-            job.watermark_of(loaded.plan.streams, seen),
+            job.next_watermark_of(loaded.plan.streams, seen),
         )
         late = dict(query.late_rows)
         try:
             inputs = unnest_rows(dict(rows), loaded.live.unnested)
-            emitted = query.run_batch(inputs, _to_bound(before), _to_bound(MAX_TIME if job.final else after))
+            emitted = query.run_batch(inputs, _to_bound(before), _to_bound(after))
         except EvaluationError as error:
             report.failures[number] = str(error)
             return

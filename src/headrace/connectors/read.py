@@ -40,12 +40,16 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
         _check_unchanged(wanted)
         table = _READERS[wanted.reader](wanted, schema, fields or [schema.fields[0]])
         return _conform_table(table, fields, wanted)
-    except SourceError:
+    except SourceError as error:
+        error.stream = wanted.stream
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists", hint=_UNREADABLE_HINT) from error
+        message = f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists"
+        raise SourceError(message, stream=wanted.stream, hint=_UNREADABLE_HINT) from error
     except (*CONVERSION_ERRORS, OSError, KeyError) as error:
         raise _unreadable_error(wanted, str(error)) from error
+    except Exception as error:  # whatever else a reader raises is an error of this stream, too
+        raise _unreadable_error(wanted, f"{type(error).__name__}: {error}") from error
 
 
 def _find_field(schema: Schema, name: str) -> Field:
@@ -56,7 +60,8 @@ def _find_field(schema: Schema, name: str) -> Field:
 
 
 def _unreadable_error(wanted: Range, detail: str) -> SourceError:
-    return SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read", detail=detail, hint=_UNREADABLE_HINT)
+    message = f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read"
+    return SourceError(message, stream=wanted.stream, detail=detail, hint=_UNREADABLE_HINT)
 
 
 def _check_unchanged(wanted: Range) -> None:

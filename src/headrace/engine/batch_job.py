@@ -118,6 +118,7 @@ class SegmentRef:
 class BatchJob:
     """One micro-batch. `final` closes every window; `drained` says that an earlier batch did.
 
+    Windows over the streams `final_except` stay open, and those over `drained_except` stayed open in that earlier batch.
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
     versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
@@ -138,7 +139,9 @@ class BatchJob:
     stream_levels: Mapping[str, int] = field(default_factory=dict)
     order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
     final: bool = False
+    final_except: frozenset[str] = frozenset()
     drained: bool = False
+    drained_except: frozenset[str] = frozenset()
     checkpoint_id: str = ""
     sliding_join_plan_file: str = ""  # file of the sliding-join plan; empty without any
     segment_refs: tuple[SegmentRef, ...] = ()
@@ -157,13 +160,18 @@ class BatchJob:
 
     def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
-        if self.drained:
-            return MAX_TIME
         names = self.declared_streams_of(streams)
+        if self.drained and self.drained_except.isdisjoint(names):
+            return MAX_TIME
         times = [seen.get(name, MIN_TIME) for name in names]
         if any(t == MIN_TIME for t in times):
             return MIN_TIME
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
+
+    def next_watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+        """Return the watermark of a query over these streams after this batch."""
+        is_closed = self.final and self.final_except.isdisjoint(self.declared_streams_of(streams))
+        return MAX_TIME if is_closed else self.watermark_of(streams, seen)
 
     def declared_streams_of(self, streams: Sequence[str]) -> tuple[str, ...]:
         """Return the declared streams among these and those that the others derive from."""

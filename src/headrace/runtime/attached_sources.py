@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
+from headrace.runtime.source_health import SourceHealth, to_source_error
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.posix import PosixStore
@@ -22,9 +23,9 @@ _POINTER_FILE = "shared.json"
 class AttachedSources(Mapping[str, Source]):
     """The source of each declared stream. Callers serialize all calls."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, health: SourceHealth | None = None) -> None:
         """Create an empty mapping for the streams of a checkpoint."""
-        self._checkpoint = checkpoint
+        self._checkpoint, self.health = checkpoint, health or SourceHealth()
         self._sources: dict[str, Source] = {}
         self._owners: dict[str, str] = {}
         self._recovered: set[str] = set()
@@ -86,10 +87,33 @@ class AttachedSources(Mapping[str, Source]):
         """Return a stream that reads this source object, or None."""
         return next((name for name, other in self._sources.items() if other is source), None)
 
-    def plan(self, stream: str, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """Return the ranges of new rows of a stream and the position after them, as `Source.plan` does."""
-        ranges, after = self._sources[stream].plan(position, limit_rows)
+    def plan(self, stream: str, position: Position, limit_rows: int) -> tuple[list[Range], Position] | None:
+        """Return the ranges of new rows of a stream and the position after them, as `Source.plan` does.
+
+        Return None for a degraded stream: its source fails now, or is not due after an earlier failure. Whatever a source raises
+        is the failure of its stream alone.
+        """
+        if not self.health.is_due(stream):
+            return None
+        try:
+            ranges, after = self._sources[stream].plan(position, limit_rows)
+        except Exception as problem:  # noqa: BLE001
+            self.health.record_failure(stream, to_source_error(stream, problem))
+            return None
         return [item if item.stream == stream else replace(item, stream=stream) for item in ranges], after
+
+    def has_new_rows(self, stream: str, position: Position) -> bool:
+        """Return whether a stream has new rows that can be read, as `Source.pending` does; False for a degraded stream."""
+        if not self.health.is_due(stream):
+            return False
+        try:
+            is_pending = self._sources[stream].pending(position)
+        except Exception as problem:  # noqa: BLE001
+            self.health.record_failure(stream, to_source_error(stream, problem))
+            return False
+        if not is_pending:
+            self.health.record_success(stream)
+        return is_pending
 
     def prune(self, positions: Mapping[str, Position]) -> None:
         """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not."""

@@ -40,7 +40,9 @@ def record_outcome(
     for number in [number for number in live if root_query_id(number) in failed]:
         del live[number]
     state.drop_ended_parts(live, list_derived_streams(live.values()))
-    state.drained = state.drained or entry.final
+    if entry.final:
+        state.left_open = entry.left_open & state.left_open if state.drained else entry.left_open
+        state.drained = True
     state.drop_ended_queries(_ENDED_QUERIES_KEPT)
     return BatchReport(
         state.batch,

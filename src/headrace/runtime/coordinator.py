@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.connectors import Source
+from headrace.connectors import Source, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
-from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError
+from headrace.errors import CheckpointError, NameTakenError, SessionError, SinkError, SourceError
 from headrace.model.stream import Stream
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
@@ -23,7 +23,7 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
-from headrace.runtime.commands import CommandQueue
+from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
@@ -63,31 +63,58 @@ class Coordinator:
     def advance(self, *, final: bool = False) -> BatchReport:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
 
-        A failure loses no commands: they return to the queue, or are in the log entry that the next call runs. If a source
-        cannot be read, nothing has been committed, so the batch is planned again from what the source then offers.
+        A failure loses no commands: they return to the queue, or are in the log entry that the next call runs. If the source of
+        a stream cannot be read, nothing has been committed: the stream is degraded, and the batch is planned again without it. A
+        batch that was logged earlier is first planned again with it, from what its source offers now. Without anything left to
+        do no batch is committed.
         """
-        again = self.unfinished_entry is not None
-        if self.unfinished_entry is None:
-            self.unfinished_entry = self._plan_and_log(final=final)
-        try:
-            report = self._run_and_commit(self.unfinished_entry)
-        except SourceError:
-            self._has_failed_attempt = True
-            self.command_queue.requeue(self.unfinished_entry.commands)
+        unreadable: set[str] = set()
+        while True:
+            is_replay = self.unfinished_entry is not None
+            entry = self.unfinished_entry or self._plan_and_log(final=final, excluded=frozenset(unreadable))
+            if entry is None:
+                return BatchReport(self.state.batch, 0, 0)
+            self.unfinished_entry = entry
+            try:
+                report = self._run_and_commit(entry)
+            except SourceError as error:
+                self._has_failed_attempt = True
+                self._abandon_entry(entry)
+                if not error.stream or error.stream in unreadable:
+                    raise
+                if not is_replay:
+                    unreadable.add(error.stream)
+                    self.sources.health.record_failure(error.stream, error)
+                continue
+            except BaseException:
+                self._has_failed_attempt = True
+                raise
             self.unfinished_entry = None
-            if again:
-                return self.advance(final=final)
-            raise
-        except BaseException:
-            self._has_failed_attempt = True
-            raise
-        self.unfinished_entry = None
-        return report
+            for name in entry.positions:
+                self.sources.health.record_success(name)
+            return report
 
-    def _plan_and_log(self, *, final: bool) -> BatchLogEntry:
-        """Decide about the next batch and write the decisions to the log."""
+    def _abandon_entry(self, entry: BatchLogEntry) -> None:
+        """Give up a logged batch whose input cannot be read, so that it is planned again: from other input, in other tasks.
+
+        Delete what attempts have written to file sinks, since the next attempt need not write files of the same names; a query
+        whose files cannot be deleted fails.
+        """
+        self.command_queue.requeue(entry.commands)
+        self.unfinished_entry = None
+        sinks = {query.id: query.sink for query in self.state.live_queries()}
+        sinks |= {command.id: command.sink for command in entry.commands if isinstance(command, AddQuery)}
+        for number, sink in sinks.items():
+            try:
+                if sink is not None:
+                    sink_from_json(sink).discard(entry.batch)
+            except SinkError as error:
+                self.command_queue.append(RemoveQuery(number, str(error)))
+
+    def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> BatchLogEntry | None:
+        """Decide about the next batch and write the decisions to the log; None if there is nothing to do."""
         commands = self.command_queue.take()
-        settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final)
+        settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded)
         try:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
@@ -95,6 +122,8 @@ class Coordinator:
         except BaseException:
             self.command_queue.requeue(commands)
             raise
+        if not entry.has_work(self.state.streams):
+            return None
         self._reach("log")
         self.checkpoint.log_batch(entry.batch, entry)
         self._reach("logged")
@@ -161,7 +190,9 @@ class Coordinator:
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
             final=entry.final,
+            final_except=entry.left_open,
             drained=state.drained,
+            drained_except=state.left_open,
             checkpoint_id=self.checkpoint.identity,
             sliding_join_plan_file=state.sliding_join_plan_file,
             segment_refs=state.store_refs,
@@ -260,7 +291,7 @@ class Coordinator:
     def has_work(self) -> bool:
         """Return whether a source has new rows or an unfinished batch must be run again."""
         return self.unfinished_entry is not None or any(
-            source.pending(self.state.streams[name].position) for name, source in self.sources.items()
+            self.sources.has_new_rows(name, self.state.streams[name].position) for name in self.sources
         )
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:

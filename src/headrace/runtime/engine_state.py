@@ -101,7 +101,7 @@ class EngineState:
     aggregation_refs: tuple[StateRef, ...] = ()
     session_refs: tuple[SessionRef, ...] = ()
     next_epoch: int = 0
-    drained: bool = False
+    drained: bool = False  # whether a final batch has closed every window, except those over the streams `left_open`
     join_buffer_refs: tuple[StateRef, ...] = ()
     state_partitions: int = 1  # the partition count of the stored state
     store_refs: tuple[SegmentRef, ...] = ()
@@ -110,6 +110,7 @@ class EngineState:
     udfs: UdfSet = field(default_factory=UdfSet)
     results: ResultLog = field(default_factory=ResultLog)
     deliveries: tuple[ResultFile, ...] = ()  # rows that are not known to be delivered to callbacks and consoles
+    left_open: frozenset[str] = frozenset()
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
@@ -127,9 +128,9 @@ class EngineState:
 
     def watermark_of(self, streams: Sequence[str]) -> int:
         """Return the watermark of a query over these streams, after the last batch."""
-        if self.drained:
-            return MAX_TIME
         inputs = self._base_streams(streams)
+        if self.drained and not any(stream.stream.name in self.left_open for stream in inputs):
+            return MAX_TIME
         return MIN_TIME if any(s.seen == MIN_TIME for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
 
     def newest_common_time(self, streams: Sequence[str]) -> int:
