@@ -18,13 +18,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
-from headrace.connectors import CallbackSink, Range, Source, parse_sink
+from headrace.connectors import CallbackSink, Range, Sink, Source, parse_sink
 from headrace.display import SessionDisplay, StreamDisplay, format_event_time, format_session, render_session
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
@@ -38,9 +39,10 @@ from headrace.planner.explain.text import explain
 from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.binding import bind_query
+from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.delivery import ResultDelivery
+from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.query_stats import SessionStatistics
@@ -62,6 +64,10 @@ _IDLE_SECONDS = 0.02
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
+
+
+def _raise_error(error: BaseException) -> None:
+    raise error
 
 
 def _unreadable_streams_error(errors: Mapping[str, SourceError]) -> SourceError:
@@ -98,6 +104,7 @@ class Session:
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
+        delivery_timeout: float = DELIVERY_TIMEOUT_SECONDS,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -109,23 +116,44 @@ class Session:
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
+        - `delivery_timeout`: the seconds after which a callback or a console that blocks fails its query.
 
         Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
         setting or if Spark cannot be started.
         """
-        self._is_temporary = checkpoint is None
-        self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
-        try:
-            self._backend = load_backend(backend, master=master, spark=spark)
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
-        except BaseException:
-            self._checkpoint.close()
-            raise
+        if not delivery_timeout > 0:
+            raise SessionError(f"invalid delivery_timeout {delivery_timeout!r}", hint="give a positive number of seconds")
         self._batch_lock, self._lock = threading.RLock(), threading.RLock()
         self._state_changed = threading.Condition(self._lock)
+        self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
+        try:
+            folder = checkpoint if checkpoint is not None else self._create_temporary_folder()
+            self._checkpoint = Checkpoint(folder)
+            self._cleanup.appendleft(self._checkpoint.close)
+            self._backend = load_backend(backend, master=master, spark=spark)
+            self._cleanup.appendleft(self._backend.close)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._cleanup.appendleft(self._coordinator.close)
+            self._recover(delivery_timeout)
+        except BaseException as error:  # noqa: BLE001  the first step raises it again
+            run_all_steps([partial(_raise_error, error), *self._cleanup])
+
+    def _create_temporary_folder(self) -> str:
+        folder = tempfile.mkdtemp(prefix="headrace-")
+        self._cleanup.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
+    def _recover(self, delivery_timeout: float) -> None:
+        """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
         self._registry = QueryRegistry()
-        self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
+        self._delivery = ResultDelivery(
+            self._checkpoint.store,
+            is_new=self._coordinator.state.batch < 0,
+            on_failure=self._fail_query,
+            timeout=delivery_timeout,
+        )
+        self._coordinator.delivered_batch = self._delivery.delivered_batch
         self.statistics = SessionStatistics(
             self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
         )
@@ -139,13 +167,11 @@ class Session:
         self._deliver_results()
 
     def _deliver_results(self) -> None:
-        """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""
+        """Queue committed rows for the console and callbacks, unless a recovered query still waits for its callback."""
         if any(record.awaits_callback and record.status in {"accepted", "live"} for record in self._registry.records.values()):
             return
         state = self._coordinator.state
-        for number, message in self._delivery.deliver(self._registry.records, state.deliveries, state.batch).items():
-            self._fail_query(number, message)
-        self._coordinator.delivered_batch = self._delivery.delivered_batch
+        self._delivery.submit(self._registry.records, state.deliveries, state.batch)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source.
@@ -189,17 +215,25 @@ class Session:
         text = sql_of(sql)
         with self._lock:
             query_name, target = self._registry.choose_name(name), parse_sink(sink)
-            if query_name in self._registry:
+            is_recovered = query_name in self._registry
+            if is_recovered:
                 record = self._registry.reattach_query(query_name, text, target)
                 self._deliver_results()
-                return Query(self, record)
-            plan = bind_query(text, self.catalog)
-            check_past(plan, past=past)
-            check_sink(query_name, target, self._registry.list_active())
-            record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
-            sink_json = None if isinstance(target, CallbackSink) else target.to_json()
-            self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner))
-            return Query(self, record)
+            else:
+                record = self._accept_query(text, query_name, target, past=past, owner=owner)
+        if is_recovered:
+            self._delivery.wait()
+        return Query(self, record)
+
+    def _accept_query(self, text: str, query_name: str, target: Sink, *, past: bool, owner: str) -> QueryRecord:
+        """Check a new query, and queue it for the next micro-batch."""
+        plan = bind_query(text, self.catalog)
+        check_past(plan, past=past)
+        check_sink(query_name, target, self._registry.list_active())
+        record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
+        sink_json = None if isinstance(target, CallbackSink) else target.to_json()
+        self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner))
+        return record
 
     def remove(self, name: str) -> None:
         """Remove a query: it emits nothing from the next micro-batch on; results emitted before are kept.
@@ -312,17 +346,21 @@ class Session:
         with self._batch_lock:
             if retry_degraded:
                 self._coordinator.sources.health.retry_now()
-            return self._run_batch()
+            report = self._run_batch()
+        self._delivery.wait()
+        return report
 
     def _run_batch(self, *, final: bool = False) -> BatchReport:
         if self._coordinator.unfinished_entry is not None:
-            started, batch = time.monotonic(), self._coordinator.state.batch
-            report = self._coordinator.advance()
-            if self._coordinator.state.batch > batch:
-                self._finish_batch(report, started)
+            self._run_one_batch()
         if not self._command_queue and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
+        return self._run_one_batch(final=final)
+
+    def _run_one_batch(self, *, final: bool = False) -> BatchReport:
+        """Run a batch, and finish it if it was committed; there may have been nothing left to do."""
         started, batch = time.monotonic(), self._coordinator.state.batch
+        self._coordinator.delivered_batch = self._delivery.delivered_batch
         report = self._coordinator.advance(final=final)
         if self._coordinator.state.batch > batch:
             self._finish_batch(report, started)
@@ -348,9 +386,12 @@ class Session:
             self._state_changed.notify_all()
 
     def _fail_query(self, number: int, message: str) -> None:
-        record = self._registry.records[number]
-        record.status, record.error = "failed", message
-        self._command_queue.append(RemoveQuery(number, message))
+        """Fail a query whose sink failed; called by the delivery."""
+        with self._lock:
+            record = self._registry.records[number]
+            record.status, record.error = "failed", message
+            self._command_queue.append(RemoveQuery(number, message))
+            self._state_changed.notify_all()
 
     def drain(self) -> None:
         """Process all available rows, then close every open window, as at the end of a bounded input.
@@ -359,16 +400,24 @@ class Session:
         another call closes them when its source can be read again.
         """
         self._check_open()
-        with self._batch_lock:
-            health = self._coordinator.sources.health
-            health.retry_now()
-            while self._coordinator.has_work() or self._command_queue:
-                self._run_batch()
-            if not self.drained and self._coordinator.state.batch >= 0:
-                self._run_batch(final=True)
-            failures = health.failures
+        self._coordinator.sources.health.retry_now()
+        while self._drain_batch():
+            self._delivery.wait()
+        failures = self._coordinator.sources.health.failures
         if failures:
             raise _unreadable_streams_error({name: failure.error for name, failure in failures.items()})
+
+    def _drain_batch(self) -> bool:
+        """Run the next batch of a drain, of which the last closes the windows; return False if there is none."""
+        with self._batch_lock:
+            if self._coordinator.has_work() or self._command_queue:
+                self._run_batch()
+                return True
+            state, failures = self._coordinator.state, self._coordinator.sources.health.failures
+            if state.batch < 0 or (state.drained and state.left_open <= failures.keys()):
+                return False
+            self._run_batch(final=True)
+            return True
 
     def rescale(self, partitions: int) -> None:
         """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
@@ -439,20 +488,12 @@ class Session:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
             return
-        try:
-            self.stop()
-        finally:
-            with self._lock:
-                self._closed = True
-                self._state_changed.notify_all()
-            for source in self._coordinator.sources.values():
-                getattr(source, "close", lambda: None)()
-            self._coordinator.optimizers.sliding_joins.close()
-            self._coordinator.result_packer.close()
-            self._backend.close()
-            self._checkpoint.close()
-            if self._is_temporary:
-                shutil.rmtree(self._checkpoint.path, ignore_errors=True)
+        run_all_steps([self.stop, self._delivery.wait, self._mark_closed, *self._cleanup])
+
+    def _mark_closed(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._state_changed.notify_all()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""

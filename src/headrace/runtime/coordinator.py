@@ -23,6 +23,7 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
+from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.metrics import BatchReport
@@ -293,6 +294,12 @@ class Coordinator:
         return self.unfinished_entry is not None or any(
             self.sources.has_new_rows(name, self.state.streams[name].position) for name in self.sources
         )
+
+    def close(self) -> None:
+        """Close the sources and background threads; raise the first error after all of them."""
+        sources = [getattr(source, "close", None) for source in self.sources.values()]
+        closing = [close for close in sources if close is not None]
+        run_all_steps([*closing, self.optimizers.sliding_joins.close, self.result_packer.close])
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
         state.plans[name] = plan
