@@ -21,7 +21,7 @@ from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.result_frames import ResultFrames
 from headrace.runtime.batch_log import BatchLogEntry
-from headrace.runtime.commands import AddQuery
+from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class QueryRegistry:
                 logged = QueryRecord.from_checkpoint(command.id, command.name, command.sql, command.sink, command.owner)
                 self.records[command.id] = logged
                 self._ids_by_name[command.name] = command.id
-            else:
+            elif isinstance(command, RemoveQuery):
                 self._ids_by_name = {name: number for name, number in self._ids_by_name.items() if number != command.id}
         self._next_id = max(self.records, default=-1) + 1
         for record in self.records.values():

@@ -11,12 +11,13 @@ All methods are thread-safe. Micro-batches run one at a time, in the thread that
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SchemaError, SessionError, SourceError
+from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError, SourceError, SqlError
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -147,6 +148,7 @@ class Session:
         """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
         self._registry = QueryRegistry()
+        self._attaching: dict[str, Source] = {}  # sources that are being attached, by stream
         self._delivery = ResultDelivery(
             self._checkpoint.store,
             is_new=self._coordinator.state.batch < 0,
@@ -186,14 +188,73 @@ class Session:
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
-        with self._batch_lock, self._lock:
-            if name in self._coordinator.sources:
-                raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(self._coordinator.sources)}")
-            if not isinstance(name, str) or not name.strip():
-                raise SchemaError("a stream needs a name")
-            source = to_source(source, self._backend)
-            self._coordinator.attach_source(name, source)
-            self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
+        if not isinstance(name, str) or not name.strip():
+            raise SchemaError("a stream needs a name")
+        delay, source = parse_duration(watermark), to_source(source, self._backend)
+        self._commit_drop(name)
+        with self._reserve_stream(name, source):
+            with self._lock:
+                claim = self._coordinator.claim_source_folder(name, source)
+            if claim is not None:  # without locks: a source may take long to connect, or never answer
+                source.attach(*claim)
+            stream = Stream(name, source.schema, time, delay)
+            with self._batch_lock, self._lock:
+                self._check_open()
+                self._coordinator.declare_stream(stream, source)
+
+    @contextlib.contextmanager
+    def _reserve_stream(self, name: str, source: Source) -> Iterator[None]:
+        """Reserve the name of a stream while its source is attached; wait for another call that attaches the same source."""
+        with self._state_changed:
+            self._state_changed.wait_for(lambda: all(other is not source for other in self._attaching.values()))
+            known = [*self._coordinator.sources, *self._attaching]
+            if name in known:
+                raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(known)}")
+            self._attaching[name] = source
+        try:
+            yield
+        finally:
+            with self._state_changed:
+                del self._attaching[name]
+                self._state_changed.notify_all()
+
+    def drop_stream(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
+
+        A stream without a source, after a restart, can be dropped as well. The name can be declared again, as a new stream.
+
+        Raises NotFoundError if no stream has that name, and SessionError with the names of the queries that read it, unless
+        `cascade` removes these queries.
+        """
+        self._check_open()
+        with self._lock, self._command_queue.hold_together():
+            if name not in self._coordinator.declared_streams():
+                known = ", ".join(self._coordinator.declared_streams()) or "none"
+                raise NotFoundError(f"stream '{name}' does not exist", detail=f"streams: {known}")
+            readers = [record.name for record in self._registry.list_active() if name in self._list_streams(record)]
+            if readers and not cascade:
+                raise SessionError(
+                    f"stream '{name}' is read by {len(readers)} quer{'ies' if len(readers) > 1 else 'y'}",
+                    detail=f"queries: {', '.join(readers)}",
+                    hint="remove them first, or drop the stream with cascade=True",
+                )
+            for reader in readers:
+                self.remove(reader)
+            self._coordinator.drop_stream(name)
+            self._state_changed.notify_all()
+
+    def _list_streams(self, record: QueryRecord) -> tuple[str, ...]:
+        try:
+            return bind_query(record.sql, self.catalog).streams
+        except SqlError:  # a failed query whose stream or function does not exist any more
+            return ()
+
+    def _commit_drop(self, name: str) -> None:
+        """If a stream of that name is being dropped, commit that first."""
+        while name in self._coordinator.dropping:
+            with self._batch_lock:
+                if name in self._coordinator.dropping:
+                    self._run_one_batch()
 
     def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
         """Check and accept a query; it is live from the next micro-batch on. Return its handle.
@@ -291,7 +352,7 @@ class Session:
         """
         reports = {}
         failures = self._coordinator.sources.health.failures
-        for name, state in self._coordinator.state.declared_streams().items():
+        for name, state in self._coordinator.declared_streams().items():
             source, failure = self._coordinator.sources.get(name), failures.get(name)
             status = "detached" if source is None else "ok" if failure is None else "degraded"
             health = {"status": status, "error": None if failure is None else str(failure.error)}
@@ -575,7 +636,13 @@ class Session:
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
         if record.schema is None:
-            record.schema = bind_query(record.sql, self.catalog).schema
+            try:
+                record.schema = bind_query(record.sql, self.catalog).schema
+            except SqlError:  # an ended query, one of whose streams was dropped: its kept rows have the columns
+                rows = self.result_reader.read_last_rows(record.id, record.first_batch - 1, self.last_batch, 1)
+                if not rows:
+                    raise
+                record.schema = Schema.from_arrow(rows[0].schema)
         return record.schema
 
     def _check_open(self) -> None:

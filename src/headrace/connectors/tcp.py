@@ -29,6 +29,7 @@ import io
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -44,7 +45,7 @@ from headrace.storage.documents import get_document, put_document
 from headrace.storage.posix import PosixStore
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS = 10.0  # without a byte of a response: then the server counts as unreachable
 _UNREACHABLE_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
 
 
@@ -217,6 +218,19 @@ class TcpSource:
             rows_read = [min(counts) for counts in zip(*(position["rows"] for position in positions), strict=True)]
             with contextlib.suppress(SourceError):  # the batch is committed and must not fail any more
                 self._send_request("commit", positions=rows_read)
+
+    def detach(self) -> None:
+        """See `Source`; leaves the group, so that the server retains no rows for it. Does not wait for the server."""
+        self._cached_description = None
+        connection = TcpConnection(self._address)
+        request = {"stream": self._remote_stream, "group": self._group}
+
+        def leave_group() -> None:
+            with contextlib.suppress(SourceError):  # then the server retains rows as for any reader that has disappeared
+                connection.send_request("leave", **request)
+            connection.close()
+
+        threading.Thread(target=leave_group, name="headrace-leave", daemon=True).start()
 
     def definition(self) -> dict[str, Any]:
         """See `Source`."""

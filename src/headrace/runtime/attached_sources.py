@@ -7,11 +7,14 @@ the owner, so that a recovered session finds the rows whatever the order of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
+from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.source_health import SourceHealth, to_source_error
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.documents import get_document, put_document
@@ -42,18 +45,18 @@ class AttachedSources(Mapping[str, Source]):
         """Return the number of streams."""
         return len(self._sources)
 
-    def attach(self, stream: str, source: Source, *, recovered: bool) -> None:
-        """Prepare a source for a stream: attach it, unless another stream already reads it. `add` must follow.
+    def claim_folder(self, stream: str, source: Source, *, recovered: bool) -> tuple[str, Path] | None:
+        """Return the stream and the folder that a source is to be attached with; None if another stream already reads it.
 
-        `recovered` says whether the checkpoint has the stream. Raises CheckpointError if the checkpoint does not have the same
-        streams share their sources.
+        The caller attaches the source, which may take long, and calls `add` afterwards. `recovered` says whether the checkpoint
+        has the stream. Raises CheckpointError if the checkpoint does not have the same streams share their sources.
         """
         if recovered:
             self._recovered.add(stream)
         sibling = self.find_sibling(source)
         if sibling is not None:
             self._share_folder(stream, sibling)
-            return
+            return None
         owner = self._find_owner(stream)
         rival = next((name for name in self._sources if self._find_owner(name) == owner), None)
         if rival is not None and (recovered or owner == stream):
@@ -64,11 +67,31 @@ class AttachedSources(Mapping[str, Source]):
         if rival is not None:  # an earlier declaration of this stream was refused
             self._write_owner(stream, stream)
             owner = stream
-        source.attach(owner, self._checkpoint.ensure_source_folder(owner))
+        return owner, self._checkpoint.ensure_source_folder(owner)
 
     def add(self, stream: str, source: Source) -> None:
-        """Let a stream read a source, after `attach`."""
+        """Let a stream read a source that is attached."""
         self._sources[stream] = source
+        self.health.forget(stream)
+
+    def delete_folder(self, stream: str, declared: Iterable[str]) -> None:
+        """Delete the folder of a stream that is being dropped, and the one that it shares, unless another stream uses them."""
+        owner = self._find_owner(stream)
+        others = [name for name in declared if name != stream]
+        used = {*others, *(self._find_owner(name) for name in others)}
+        for name in {stream, owner} - used:
+            shutil.rmtree(self._checkpoint.ensure_source_folder(name))
+
+    def drop(self, stream: str) -> None:
+        """Forget a dropped stream; detach and close its source, unless another stream reads it."""
+        source = self._sources.get(stream)
+        self._sources = {name: other for name, other in self._sources.items() if name != stream}
+        self._owners.pop(stream, None)
+        self._recovered.discard(stream)
+        self.health.forget(stream)
+        if source is not None and self.find_sibling(source) is None:
+            closing = [getattr(source, step, None) for step in ("detach", "close")]
+            run_all_steps([step for step in closing if step is not None])
 
     def list_files(self, stream: str) -> tuple[str, ...]:
         """Return the keys of the bookkeeping files of a stream's source, without rows: recovery depends on all of them."""

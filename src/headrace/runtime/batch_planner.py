@@ -11,7 +11,7 @@ from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime import sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
-from headrace.runtime.commands import Command
+from headrace.runtime.commands import Command, DropStream
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import JoinOptimizers
 
@@ -45,13 +45,17 @@ def plan_input(state: EngineState, sources: AttachedSources, settings: BatchSett
     ranges: list[Range] = []
     positions: dict[str, Position] = {}
     for name in sources:
-        if name in settings.excluded or name not in state.streams:
+        if name in settings.excluded:
             continue
         planned = sources.plan(name, state.streams[name].position, settings.rows_per_batch)
         if planned is not None:
             ranges += planned[0]
             positions[name] = planned[1]
     return ranges, positions
+
+
+def _list_dropped(commands: Sequence[Command]) -> set[str]:
+    return {command.name for command in commands if isinstance(command, DropStream)}
 
 
 def plan_batch(
@@ -81,5 +85,5 @@ def plan_batch(
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
-        left_open=frozenset(name for name in sources if name not in positions) if settings.final else frozenset(),
+        left_open=frozenset(sources) - positions.keys() - _list_dropped(commands) if settings.final else frozenset(),
     )

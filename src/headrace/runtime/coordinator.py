@@ -6,8 +6,9 @@ batch runs, so an interrupted batch is run again exactly as planned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from headrace.connectors import Source, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
@@ -24,7 +25,7 @@ from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
 from headrace.runtime.cleanup import run_all_steps
-from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
+from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
@@ -56,6 +57,7 @@ class Coordinator:
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
+        self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files that no manifest will name
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
@@ -115,6 +117,7 @@ class Coordinator:
     def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> BatchLogEntry | None:
         """Decide about the next batch and write the decisions to the log; None if there is nothing to do."""
         commands = self.command_queue.take()
+        excluded |= self.dropping
         settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded)
         try:
             entry = plan_batch(
@@ -149,17 +152,33 @@ class Coordinator:
         report = record_outcome(self.state, state, live, entry, reports)
         state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
         state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
+        dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
+        self._delete_source_folders(dropped)
         self._reach("commit")
         self.checkpoint.commit(state.batch, state)
         self._reach("committed")
         superseded = self.state.referenced_files() - state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = state, live, sliding_join_plan
+        self._forget_streams(dropped)
         self.checkpoint.delete_superseded(state.batch, superseded)
         if self._has_failed_attempt:
             self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
             self._has_failed_attempt = False
         self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
         return report
+
+    def _delete_source_folders(self, streams: Sequence[str]) -> None:
+        """Delete the bookkeeping of the sources of dropped streams.
+
+        That precedes the commit: the log has the drop already, so that a crash in between repeats it, whereas a folder left over
+        after the commit would be taken for that of a later stream of the same name.
+        """
+        for name in streams:
+            self.sources.delete_folder(name, set(self.state.declared_streams()) - set(streams))
+
+    def _forget_streams(self, streams: Sequence[str]) -> None:
+        self.dropping -= frozenset(streams)
+        run_all_steps([partial(self.sources.drop, name) for name in streams])
 
     def _run_job(
         self, state: EngineState, entry: BatchLogEntry, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None
@@ -215,8 +234,11 @@ class Coordinator:
             self.state = manifest
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         referenced = self.state.referenced_files()
+        commands = self.unfinished_entry.commands if self.unfinished_entry else ()
+        self.dropping = frozenset(command.name for command in commands if isinstance(command, DropStream))
+        deleted = {file for name in self.dropping & self.state.streams.keys() for file in self.state.streams[name].source_files}
         self.checkpoint.check_files(
-            self.state.batch, referenced - self.state.query_files(), logged=self.unfinished_entry is not None
+            self.state.batch, referenced - self.state.query_files() - deleted, logged=self.unfinished_entry is not None
         )
         self.checkpoint.sweep(referenced)
         self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
@@ -232,15 +254,21 @@ class Coordinator:
 
     def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""
-        return self.state.build_catalog()
+        return self.state.build_catalog(self.dropping)
 
-    def attach_source(self, name: str, source: Source) -> None:
-        """Attach the source of a stream that is about to be declared, unless another stream already reads it.
-
-        Raises CheckpointError if the checkpoint does not have the same streams share their sources.
-        """
+    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Path] | None:
+        """Return what to attach the source of a stream with that is about to be declared; see `AttachedSources.claim_folder`."""
         logged = self.unfinished_entry.streams if self.unfinished_entry else {}
-        self.sources.attach(name, source, recovered=name in self.state.streams or name in logged)
+        return self.sources.claim_folder(name, source, recovered=name in self.state.streams or name in logged)
+
+    def drop_stream(self, name: str) -> None:
+        """Drop a declared stream that no query reads: it is not read any more, and the next batch deletes it."""
+        self.dropping |= {name}
+        self.command_queue.append(DropStream(name))
+
+    def declared_streams(self) -> dict[str, StreamState]:
+        """Return the declared streams without those that are being dropped."""
+        return {name: stream for name, stream in self.state.declared_streams().items() if name not in self.dropping}
 
     def declare_stream(self, stream: Stream, source: Source) -> None:
         """Declare a stream over an attached source, or let a recovered stream read it.
@@ -292,7 +320,9 @@ class Coordinator:
     def has_work(self) -> bool:
         """Return whether a source has new rows or an unfinished batch must be run again."""
         return self.unfinished_entry is not None or any(
-            self.sources.has_new_rows(name, self.state.streams[name].position) for name in self.sources
+            self.sources.has_new_rows(name, self.state.streams[name].position)
+            for name in self.sources
+            if name not in self.dropping
         )
 
     def close(self) -> None:

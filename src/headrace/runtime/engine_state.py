@@ -118,9 +118,10 @@ class EngineState:
         """Return the declared streams, without derived ones."""
         return {name: stream for name, stream in self.streams.items() if not stream.base}
 
-    def build_catalog(self) -> Catalog:
-        """Return the catalog of declared streams and registered UDFs."""
-        return Catalog.of((stream.stream for stream in self.declared_streams().values()), self.udfs.active.values())
+    def build_catalog(self, hidden: Container[str] = ()) -> Catalog:
+        """Return the catalog of declared streams, except hidden ones, and of registered UDFs."""
+        shown = (stream.stream for name, stream in self.declared_streams().items() if name not in hidden)
+        return Catalog.of(shown, self.udfs.active.values())
 
     def next_stream_number(self) -> int:
         """Return an unused stream number."""
@@ -148,6 +149,11 @@ class EngineState:
             del self.streams[name]
         self.aggregation_refs = tuple(ref for ref in self.aggregation_refs if ref.stream in self.streams)
         self.join_buffer_refs = tuple(ref for ref in self.join_buffer_refs if ref.stream in self.streams)
+
+    def drop_stream(self, name: str) -> None:
+        """Drop a declared stream with its position, epochs and counts; `drop_ended_parts` drops its stored state."""
+        self.streams.pop(name, None)
+        self.left_open -= {name}
 
     def live_queries(self) -> list[QueryState]:
         """Return the live queries and query parts, in order of addition."""

@@ -21,6 +21,7 @@ from headrace.planner.changelog import root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.commands import DropStream
 from headrace.runtime.engine_state import EngineState
 
 
@@ -36,7 +37,7 @@ class BatchReport:
     """The outcome of a micro-batch.
 
     `rows` were read and `emitted` rows written; `added`, `removed` and `failed` hold query ids. `changes` describes plan changes
-    as (kind, text), where the kind is "epoch" or "replan".
+    as (kind, text), where the kind is "epoch", "replan" or "drop".
     """
 
     batch: int
@@ -56,12 +57,13 @@ class BatchReport:
 
 
 def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchLogEntry) -> tuple[tuple[str, str], ...]:
-    """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
+    """Return (kind, text) of every plan change of a batch: new epochs, dropped streams, new join plans, a new partition count."""
     events = []
     for name, stream in after.declared_streams().items():
         previous = before.streams.get(name)
         if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
             events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
+    events += [("drop", f"stream {command.name} was dropped") for command in entry.commands if isinstance(command, DropStream)]
     for number in entry.join_orders:
         query = after.queries.get(number)
         events.append(("replan", f"join {query.name if query else number}: join order changed"))
