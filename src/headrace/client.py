@@ -196,7 +196,8 @@ class RemoteSession:
         note = ""
         try:
             for name, info in self.streams().items():
-                streams.append(StreamDisplay(name, info["rows"], info["latest"] or "", str(info["source"].get("kind", ""))))
+                kind = str(info["source"].get("kind", ""))
+                streams.append(StreamDisplay(name, info["rows"], info["latest"] or "", kind, info["status"]))
             queries = [display_info(query.info) for query in self.queries()]
         except HeadraceError as error:
             note = error.message

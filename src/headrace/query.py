@@ -14,15 +14,18 @@ import pyarrow as pa
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
 from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
-from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError
+from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.result_frames import ResultFrames
 from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState
+from headrace.sql import Catalog
+from headrace.storage.result_log import ResultReader
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -87,6 +90,25 @@ def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
             raise NameTakenError(
                 f"query '{other.name}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
             )
+
+
+def list_streams(record: QueryRecord, catalog: Catalog) -> tuple[str, ...]:
+    """Return the streams that a query reads; none for a failed query whose stream or function does not exist any more."""
+    try:
+        return bind_query(record.sql, catalog).streams
+    except SqlError:
+        return ()
+
+
+def find_schema(record: QueryRecord, catalog: Catalog, reader: ResultReader, last_batch: int) -> Schema:
+    """Return the columns of a query: those of its kept rows if it has ended and one of its streams was dropped."""
+    try:
+        return bind_query(record.sql, catalog).schema
+    except SqlError:
+        rows = reader.read_last_rows(record.id, record.first_batch - 1, last_batch, 1)
+        if not rows:
+            raise
+        return Schema.from_arrow(rows[0].schema)
 
 
 class Query(ResultFrames):

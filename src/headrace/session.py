@@ -11,33 +11,29 @@ All methods are thread-safe. Micro-batches run one at a time, in the thread that
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, Range, Sink, Source, parse_sink
-from headrace.display import SessionDisplay, StreamDisplay, format_event_time, format_session, render_session
+from headrace.display import SessionDisplay, display_stream, format_session, render_session
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError, SourceError, SqlError
-from headrace.model.stream import Stream
-from headrace.model.time import MIN_TIME, parse_duration
+from headrace.errors import SessionError
+from headrace.model.time import parse_duration
 from headrace.model.types import Schema
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.explain.text import explain
-from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
+from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query, find_schema, list_streams
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.binding import bind_query
 from headrace.runtime.cleanup import run_all_steps
@@ -45,8 +41,9 @@ from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
-from headrace.runtime.metrics import BatchReport
+from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
 from headrace.runtime.query_stats import SessionStatistics
+from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
 from headrace.runtime.udf_registry import drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
@@ -62,31 +59,7 @@ def sql_of(query: QueryText) -> str:
 
 
 _IDLE_SECONDS = 0.02
-_BATCHES_KEPT = 1_000
-DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
-
-
-def _raise_error(error: BaseException) -> None:
-    raise error
-
-
-def _unreadable_streams_error(errors: Mapping[str, SourceError]) -> SourceError:
-    """Return the error of a drain that cannot finish: that of the only degraded stream, or one that names all of them."""
-    if len(errors) == 1:
-        stream, error = next(iter(errors.items()))
-        return SourceError(error.message, stream=stream, place=error.place, detail=error.detail, hint=error.hint)
-    names = ", ".join(f"'{name}'" for name in errors)
-    detail = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
-    return SourceError(f"streams {names} cannot be read", detail=detail, hint="repair their sources, then drain again")
-
-
-class CommittedBatch(NamedTuple):
-    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
-
-    report: BatchReport
-    at: float
-    seconds: float
 
 
 class Session:
@@ -136,8 +109,8 @@ class Session:
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
             self._cleanup.appendleft(self._coordinator.close)
             self._recover(delivery_timeout)
-        except BaseException as error:  # noqa: BLE001  the first step raises it again
-            run_all_steps([partial(_raise_error, error), *self._cleanup])
+        except BaseException as error:  # noqa: BLE001  raised again
+            run_all_steps(self._cleanup, error)
 
     def _create_temporary_folder(self) -> str:
         folder = tempfile.mkdtemp(prefix="headrace-")
@@ -147,8 +120,8 @@ class Session:
     def _recover(self, delivery_timeout: float) -> None:
         """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
-        self._registry = QueryRegistry()
-        self._attaching: dict[str, Source] = {}  # sources that are being attached, by stream
+        self._registry, self._history = QueryRegistry(), BatchHistory()
+        self._streams = StreamRegistry(self._coordinator, self._state_changed)
         self._delivery = ResultDelivery(
             self._checkpoint.store,
             is_new=self._coordinator.state.batch < 0,
@@ -156,15 +129,12 @@ class Session:
             timeout=delivery_timeout,
         )
         self._coordinator.delivered_batch = self._delivery.delivered_batch
-        self.statistics = SessionStatistics(
-            self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
-        )
+        self.statistics = SessionStatistics(self._coordinator, self._history.list_detailed)
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
         self._thread: threading.Thread | None = None
         self._stop_requested = threading.Event()
         self._error: BaseException | None = None
         self._closed = False
-        self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
@@ -188,35 +158,11 @@ class Session:
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
-        if not isinstance(name, str) or not name.strip():
-            raise SchemaError("a stream needs a name")
         delay, source = parse_duration(watermark), to_source(source, self._backend)
         self._commit_drop(name)
-        with self._reserve_stream(name, source):
-            with self._lock:
-                claim = self._coordinator.claim_source_folder(name, source)
-            if claim is not None:  # without locks: a source may take long to connect, or never answer
-                source.attach(*claim)
-            stream = Stream(name, source.schema, time, delay)
-            with self._batch_lock, self._lock:
-                self._check_open()
-                self._coordinator.declare_stream(stream, source)
-
-    @contextlib.contextmanager
-    def _reserve_stream(self, name: str, source: Source) -> Iterator[None]:
-        """Reserve the name of a stream while its source is attached; wait for another call that attaches the same source."""
-        with self._state_changed:
-            self._state_changed.wait_for(lambda: all(other is not source for other in self._attaching.values()))
-            known = [*self._coordinator.sources, *self._attaching]
-            if name in known:
-                raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(known)}")
-            self._attaching[name] = source
-        try:
-            yield
-        finally:
-            with self._state_changed:
-                del self._attaching[name]
-                self._state_changed.notify_all()
+        with self._streams.attach(name, source, time=time, delay=delay) as stream, self._batch_lock, self._lock:
+            self._check_open()
+            self._coordinator.declare_stream(stream, source)
 
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
@@ -228,26 +174,14 @@ class Session:
         """
         self._check_open()
         with self._lock, self._command_queue.hold_together():
-            if name not in self._coordinator.declared_streams():
-                known = ", ".join(self._coordinator.declared_streams()) or "none"
-                raise NotFoundError(f"stream '{name}' does not exist", detail=f"streams: {known}")
-            readers = [record.name for record in self._registry.list_active() if name in self._list_streams(record)]
+            self._streams.check_exists(name)
+            readers = [record.name for record in self._registry.list_active() if name in list_streams(record, self.catalog)]
             if readers and not cascade:
-                raise SessionError(
-                    f"stream '{name}' is read by {len(readers)} quer{'ies' if len(readers) > 1 else 'y'}",
-                    detail=f"queries: {', '.join(readers)}",
-                    hint="remove them first, or drop the stream with cascade=True",
-                )
+                raise make_readers_error(name, readers)
             for reader in readers:
                 self.remove(reader)
             self._coordinator.drop_stream(name)
             self._state_changed.notify_all()
-
-    def _list_streams(self, record: QueryRecord) -> tuple[str, ...]:
-        try:
-            return bind_query(record.sql, self.catalog).streams
-        except SqlError:  # a failed query whose stream or function does not exist any more
-            return ()
 
     def _commit_drop(self, name: str) -> None:
         """If a stream of that name is being dropped, commit that first."""
@@ -346,18 +280,13 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
 
-        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason) and `max_event_time`.
+        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason), `skipped_rows` (lines
+        that do not fit the columns; `skipped_samples` has the newest 20 of them, with file, line, reason and the first 200
+        characters) and `max_event_time`.
         The `status` is "ok", "degraded" (its source cannot be read now; `error` has the reason, and it is tried again) or
         "detached" (it has no source yet after a restart).
         """
-        reports = {}
-        failures = self._coordinator.sources.health.failures
-        for name, state in self._coordinator.declared_streams().items():
-            source, failure = self._coordinator.sources.get(name), failures.get(name)
-            status = "detached" if source is None else "ok" if failure is None else "degraded"
-            health = {"status": status, "error": None if failure is None else str(failure.error)}
-            reports[name] = {**state.describe(), **health, "skipped": {**getattr(source, "skipped", {}), **state.skipped}}
-        return reports
+        return self._streams.describe()
 
     def stream(self, name: str) -> StreamFlow:
         """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
@@ -438,12 +367,7 @@ class Session:
             for number in report.failed:
                 self._registry.records[number].discard_output(report.batch)
             self._registry.drop_ended(state.queries, len(state.queries))
-            self._recent_batches.append(CommittedBatch(report, time.time(), time.monotonic() - started))
-            if (
-                len(self._recent_batches) > DETAILED_BATCHES
-            ):  # row counts of thousands of queries over a thousand batches would take much memory
-                old = self._recent_batches[-DETAILED_BATCHES - 1]
-                self._recent_batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
+            self._history.append(CommittedBatch(report, time.time(), time.monotonic() - started))
             self._state_changed.notify_all()
 
     def _fail_query(self, number: int, message: str) -> None:
@@ -464,9 +388,7 @@ class Session:
         self._coordinator.sources.health.retry_now()
         while self._drain_batch():
             self._delivery.wait()
-        failures = self._coordinator.sources.health.failures
-        if failures:
-            raise _unreadable_streams_error({name: failure.error for name, failure in failures.items()})
+        self._streams.raise_if_degraded()
 
     def _drain_batch(self) -> bool:
         """Run the next batch of a drain, of which the last closes the windows; return False if there is none."""
@@ -566,7 +488,7 @@ class Session:
         Only the newest 60 of them have row counts by query (`emitted_by`).
         """
         with self._lock:
-            return list(self._recent_batches)
+            return self._history.list_all()
 
     @property
     def catalog(self) -> Catalog:
@@ -636,13 +558,7 @@ class Session:
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
         if record.schema is None:
-            try:
-                record.schema = bind_query(record.sql, self.catalog).schema
-            except SqlError:  # an ended query, one of whose streams was dropped: its kept rows have the columns
-                rows = self.result_reader.read_last_rows(record.id, record.first_batch - 1, self.last_batch, 1)
-                if not rows:
-                    raise
-                record.schema = Schema.from_arrow(rows[0].schema)
+            record.schema = find_schema(record, self.catalog, self.result_reader, self.last_batch)
         return record.schema
 
     def _check_open(self) -> None:
@@ -661,11 +577,7 @@ class Session:
             state = "closed" if self._closed else "stopped by an error"
         if self.last_batch >= 0:
             state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
-        streams = []
-        for name, report in self.streams().items():
-            latest = "" if report["max_event_time"] == MIN_TIME else format_event_time(report["max_event_time"])
-            source = report["source"]
-            streams.append(StreamDisplay(name, report["rows"], latest, str(source.get("kind", source.get("source", "")))))
+        streams = [display_stream(name, report) for name, report in self.streams().items()]
         return SessionDisplay(state, streams, [display_query(query) for query in self.queries()])
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from headrace.connectors.sinks import (
     parse_sink,
     sink_from_json,
 )
+from headrace.connectors.skipped_rows import SkippedRow, read_with_policy
 from headrace.connectors.source import Position, Range, Source
 from headrace.connectors.tcp import TcpSource
 
@@ -41,10 +42,12 @@ __all__ = [
     "RateSource",
     "Sink",
     "SinkSpec",
+    "SkippedRow",
     "Source",
     "TcpSource",
     "generate",
     "parse_sink",
     "read_range",
+    "read_with_policy",
     "sink_from_json",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.connectors import SkippedRow
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner
@@ -34,6 +35,8 @@ from headrace.storage import container, documents
 from headrace.storage.posix import PosixStore
 from headrace.storage.result_log import ResultFile
 from headrace.storage.udf_store import load_udfs
+
+SAMPLED_ROWS = 20  # skipped rows of a stream that are kept for users
 
 
 @record("epoch")
@@ -269,6 +272,8 @@ class MapReport:
     untimed_rows: dict[str, int] = field(default_factory=dict)
     late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
     skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
+    skipped_rows: dict[str, int] = field(default_factory=dict)
+    skipped_samples: dict[str, list[SkippedRow]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.engine.batch_job import SAMPLED_ROWS, MapReport, ReduceReport
 from headrace.model.time import MIN_TIME
 from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
@@ -106,6 +106,8 @@ def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) 
         stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
         for map_report in map_reports:
             stream.skipped = stream.skipped | map_report.skipped_files.get(name, {})
+            stream.skipped_rows += map_report.skipped_rows.get(name, 0)
+            stream.skipped_samples = (*stream.skipped_samples, *map_report.skipped_samples.get(name, ()))[-SAMPLED_ROWS:]
         stream.keys = (
             merge_key_counts([map_report.key_counts[name] for map_report in map_reports if name in map_report.key_counts])
             or stream.keys

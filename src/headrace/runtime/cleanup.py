@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 _LOG = logging.getLogger("headrace")
 
 
-def run_all_steps(steps: Iterable[Callable[[], object]]) -> None:
-    """Call every step in order, whatever the others raise; raise the first error at the end, and log the others."""
-    first: BaseException | None = None
+def run_all_steps(steps: Iterable[Callable[[], object]], error_before: BaseException | None = None) -> None:
+    """Call every step in order, whatever the others raise; raise the first error at the end, and log the others.
+
+    `error_before` is an error that made the cleanup necessary, and counts as the first.
+    """
+    first = error_before
     for step in steps:
         try:
             step()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from headrace.connectors import Source, sink_from_json
+from headrace.connectors import JsonLinesSink, Source, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
 from headrace.errors import CheckpointError, NameTakenError, SessionError, SinkError, SourceError
 from headrace.model.stream import Stream
@@ -29,6 +29,7 @@ from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, Remove
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
+from headrace.runtime.source_health import to_source_error
 from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
@@ -100,8 +101,8 @@ class Coordinator:
     def _abandon_entry(self, entry: BatchLogEntry) -> None:
         """Give up a logged batch whose input cannot be read, so that it is planned again: from other input, in other tasks.
 
-        Delete what attempts have written to file sinks, since the next attempt need not write files of the same names; a query
-        whose files cannot be deleted fails.
+        Delete what attempts have written to file sinks and dead-letter folders, since the next attempt need not write files of
+        the same names. A query whose files cannot be deleted fails; a stream whose dead letters cannot be deleted is degraded.
         """
         self.command_queue.requeue(entry.commands)
         self.unfinished_entry = None
@@ -113,6 +114,11 @@ class Coordinator:
                     sink_from_json(sink).discard(entry.batch)
             except SinkError as error:
                 self.command_queue.append(RemoveQuery(number, str(error)))
+        for split in (split for task in entry.tasks for split in task if split.options.get("dead_letter")):
+            try:
+                JsonLinesSink(str(split.options["dead_letter"])).discard(entry.batch)
+            except SinkError as error:
+                self.sources.health.record_failure(split.stream, to_source_error(split.stream, error))
 
     def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> BatchLogEntry | None:
         """Decide about the next batch and write the decisions to the log; None if there is nothing to do."""

@@ -7,9 +7,10 @@ open windows may call it.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.connectors import SkippedRow
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.function import UserFunction
 from headrace.model.record import copy_record, record
@@ -60,11 +61,14 @@ class StreamState:
     keys: dict[str, int] = field(default_factory=dict)  # distinct keys in the last batch, by key expressions
     base: tuple[str, ...] = ()  # for a derived stream: the declared streams it is computed from
     source_files: tuple[str, ...] = ()  # bookkeeping of the source
+    skipped_rows: int = 0
+    skipped_samples: tuple[SkippedRow, ...] = ()  # the newest of them
 
     def describe(self) -> dict[str, Any]:
         """Return the declaration and the counts, for users."""
         counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
-        return {**describe_stream(self.stream, self.source), **counted}
+        skipped = {"skipped_rows": self.skipped_rows, "skipped_samples": [asdict(row) for row in self.skipped_samples]}
+        return {**describe_stream(self.stream, self.source), **counted, **skipped}
 
 
 @record("query-state")

@@ -7,9 +7,9 @@ windows closed in it, and the oldest of those windows has the greatest latency.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,6 +23,9 @@ from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import DropStream
 from headrace.runtime.engine_state import EngineState
+
+_BATCHES_KEPT = 1_000
+DETAILED_BATCHES = 60
 
 
 class EventTimeMarks(NamedTuple):
@@ -54,6 +57,37 @@ class BatchReport:
     marks: Mapping[tuple[str, ...], EventTimeMarks] = field(default_factory=dict)
     """The event-time marks of each set of streams that live queries read."""
     live: int = 0  # live queries after the batch
+
+
+class CommittedBatch(NamedTuple):
+    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
+
+    report: BatchReport
+    at: float
+    seconds: float
+
+
+class BatchHistory:
+    """The most recent micro-batches of a session, oldest first; only the newest have row counts by query."""
+
+    def __init__(self) -> None:
+        """Create an empty history."""
+        self._batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
+
+    def append(self, batch: CommittedBatch) -> None:
+        """Add a batch; drop the row counts of an older one: those of thousands of queries would take much memory."""
+        self._batches.append(batch)
+        if len(self._batches) > DETAILED_BATCHES:
+            old = self._batches[-DETAILED_BATCHES - 1]
+            self._batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
+
+    def list_all(self) -> list[CommittedBatch]:
+        """Return all batches, oldest first."""
+        return list(self._batches)
+
+    def list_detailed(self) -> list[tuple[BatchReport, float]]:
+        """Return report and commit time of the batches with row counts, and of the one before them."""
+        return [(batch.report, batch.at) for batch in self.list_all()[-DETAILED_BATCHES - 1 :]]
 
 
 def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchLogEntry) -> tuple[tuple[str, str], ...]:

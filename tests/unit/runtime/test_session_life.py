@@ -382,7 +382,7 @@ def test_an_unknown_back_end_is_refused(tmp_path: Path):
 
 
 def test_done_keeps_per_query_counts_of_the_latest_batches_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.session.DETAILED_BATCHES", 2)
+    monkeypatch.setattr("headrace.runtime.metrics.DETAILED_BATCHES", 2)
     with hr.Session(backend="local") as session:
         source = hr.MemorySource("x INT, time TIMESTAMP")
         session.create_stream("s", source, time="time")
