@@ -81,6 +81,13 @@ class RemoteSession:
         options = {"source": "memory", "columns": source.schema.to_ddl()} if isinstance(source, MemorySource) else dict(source)
         self.ask("POST", "/streams", json={**options, "name": name, "time": time, "watermark": watermark})
 
+    def drop_stream(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a stream for good. Raises NotFoundError if there is none, and NameTakenError if queries read it.
+
+        `cascade` removes these queries.
+        """
+        self.ask("DELETE", f"/streams/{quote(name, safe='')}", params={"cascade": cascade})
+
     def append(self, stream: str, rows: RowInput) -> None:
         """Append rows to a stream with a memory source: a frame or mappings, as for `MemorySource.append`.
 

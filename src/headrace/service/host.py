@@ -78,6 +78,7 @@ class ServiceHost:
         try:
             yield
         finally:
+            self.declared_streams.stop()
             self.notifier.stop()
             await anyio.to_thread.run_sync(self.notifier.join)
 
