@@ -139,15 +139,23 @@ class AttachedSources(Mapping[str, Source]):
         return is_pending
 
     def prune(self, positions: Mapping[str, Position]) -> None:
-        """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not."""
+        """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not.
+
+        The source of a degraded stream releases them later; whatever a source raises degrades its stream.
+        """
         by_owner: dict[str, list[Position]] = {}
         for stream, position in positions.items():
             by_owner.setdefault(self._find_owner(stream), []).append(position)
-        sources = {self._find_owner(stream): source for stream, source in self._sources.items()}
-        for owner, source in sources.items():
+        degraded = self.health.failures
+        sources = {self._find_owner(stream): (stream, source) for stream, source in self._sources.items()}
+        for owner, (stream, source) in sources.items():
             prune = getattr(source, "prune", None)
-            if prune is not None:
+            if prune is None or stream in degraded:
+                continue
+            try:
                 prune(*by_owner[owner])
+            except Exception as problem:  # noqa: BLE001  the batch is committed and must not fail any more
+                self.health.record_failure(stream, to_source_error(stream, problem))
 
     def _share_folder(self, stream: str, sibling: str) -> None:
         owner = self._find_owner(sibling)
