@@ -373,7 +373,9 @@ class Session:
     def _fail_query(self, number: int, message: str) -> None:
         """Fail a query whose sink failed; called by the delivery."""
         with self._lock:
-            record = self._registry.records[number]
+            record = self._registry.records.get(number)
+            if record is None or record.status == "removed":  # it has ended; what it emitted before is not delivered
+                return
             record.status, record.error = "failed", message
             self._command_queue.append(RemoveQuery(number, message))
             self._state_changed.notify_all()

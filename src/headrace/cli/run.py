@@ -194,10 +194,12 @@ class StatusLog:
 def format_status_line(session: Session, meter: SessionMeter) -> str:
     """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
+    degraded = [name for name, stream in session.streams().items() if stream["status"] == "degraded"]
     return (
         f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · "
         f"{format_seconds(meter.median_batch_seconds)} a batch · "
         f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
+        + (f" · degraded: {', '.join(degraded)}" if degraded else "")
     )
 
 
@@ -312,7 +314,8 @@ def command(
         outcome = _run_session(settings)
     if as_json:
         print_json(outcome)
-    if outcome["error"] or any(query["status"] == "failed" for query in outcome["queries"].values()):
+    failed_queries = any(query["status"] == "failed" for query in outcome["queries"].values())
+    if outcome["error"] or failed_queries or any(stream["status"] == "degraded" for stream in outcome["streams"].values()):
         raise typer.Exit(1)
     if any(stream["skipped"] or stream["skipped_rows"] for stream in outcome["streams"].values()):
         raise typer.Exit(_SKIPPED_EXIT_CODE)
