@@ -95,6 +95,13 @@ class RemoteSession:
         options = {"source": "memory", "columns": source.schema.to_ddl()} if isinstance(source, MemorySource) else dict(source)
         self.ask("POST", "/streams", json={**options, "name": name, "time": time, "watermark": watermark})
 
+    def drop_stream(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a stream for good. Raises NotFoundError if there is none, and NameTakenError if queries read it.
+
+        `cascade` removes these queries.
+        """
+        self.ask("DELETE", f"/streams/{quote(name, safe='')}", params={"cascade": cascade})
+
     def append(self, stream: str, rows: RowInput) -> None:
         """Append rows to a stream with a memory source: a frame or mappings, as for `MemorySource.append`.
 
@@ -210,7 +217,8 @@ class RemoteSession:
         note = ""
         try:
             for name, info in self.streams().items():
-                streams.append(StreamDisplay(name, info["rows"], info["latest"] or "", str(info["source"].get("kind", ""))))
+                kind = str(info["source"].get("kind", ""))
+                streams.append(StreamDisplay(name, info["rows"], info["latest"] or "", kind, info["status"]))
             queries = [display_info(query.info) for query in self.queries()]
         except HeadraceError as error:
             note = error.message

@@ -6,7 +6,7 @@ All HTML is escaped and bounded: the newest rows and queries only, and long text
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.connectors.row_text import to_json_value
-from headrace.model.time import EPOCH
+from headrace.model.time import EPOCH, MIN_TIME
 
 PREVIEW_ROWS = 20  # of a table
 _LINE_CHARACTERS = 80
@@ -43,6 +43,12 @@ class StreamDisplay:
     rows: int
     latest: str
     source: str
+    status: str = "ok"
+
+    @property
+    def title(self) -> str:
+        """The name, with the status unless all is well."""
+        return self.name if self.status == "ok" else f"{self.name} ({self.status})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,13 @@ class SessionDisplay:
     state: str
     streams: Sequence[StreamDisplay] = ()
     queries: Sequence[QueryDisplay] = ()
+
+
+def display_stream(name: str, report: Mapping[str, Any]) -> StreamDisplay:
+    """Return what is shown of a stream, given its report of a session."""
+    latest = "" if report["max_event_time"] == MIN_TIME else format_event_time(report["max_event_time"])
+    kind = report["source"].get("kind", report["source"].get("source", ""))
+    return StreamDisplay(name, report["rows"], latest, str(kind), report["status"])
 
 
 def format_event_time(microseconds: int) -> str:
@@ -99,7 +112,7 @@ def render_session(title: str, session: SessionDisplay, note: str = "") -> str:
         parts.append(f"<div><i>{_escape(note)}</i></div>")
     streams, queries = session.streams[:PREVIEW_ROWS], session.queries[-PREVIEW_ROWS:]
     if streams:
-        cells = [[stream.name, stream.source, f"{stream.rows:,}", stream.latest] for stream in streams]
+        cells = [[stream.title, stream.source, f"{stream.rows:,}", stream.latest] for stream in streams]
         parts.append(_render_table(["stream", "source", "rows", "latest event time"], [False, False, True, False], cells))
         parts.append(_render_omission(len(session.streams) - len(streams), "stream"))
     if queries:

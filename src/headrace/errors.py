@@ -57,7 +57,23 @@ class NotFoundError(HeadraceError):
 
 
 class SourceError(HeadraceError):
-    """A source is unreadable; the message names the file or range."""
+    """A source is unreadable; the message names the file or range, and `stream` the stream if it is known.
+
+    It degrades that stream only: its queries wait, those of other streams go on.
+    """
+
+    def __init__(self, message: str, *, stream: str = "", place: str = "", detail: str = "", hint: str = "") -> None:
+        """Build the text as every error does."""
+        super().__init__(message, place=place, detail=detail, hint=hint)
+        self.stream = stream
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle all parts, and the stream."""
+        return (_rebuild_source_error, (type(self), self.message, self.place, self.detail, self.hint, self.stream))
+
+
+def _rebuild_source_error(kind: type[SourceError], message: str, place: str, detail: str, hint: str, stream: str) -> SourceError:
+    return kind(message, stream=stream, place=place, detail=detail, hint=hint)
 
 
 class SinkError(HeadraceError):

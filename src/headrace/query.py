@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
 from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
-from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError
+from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.model.budget import QueryBudget
 from headrace.model.names import check_name
 from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery
@@ -22,8 +23,11 @@ from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.result_frames import ResultFrames
 from headrace.runtime.batch_log import BatchLogEntry
-from headrace.runtime.commands import AddQuery
+from headrace.runtime.binding import bind_query
+from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState
+from headrace.sql import Catalog
+from headrace.storage.result_log import ResultReader
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -88,6 +92,25 @@ def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
             raise NameTakenError(
                 f"query '{other.name}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
             )
+
+
+def list_streams(record: QueryRecord, catalog: Catalog) -> tuple[str, ...]:
+    """Return the streams that a query reads; none for a failed query whose stream or function does not exist any more."""
+    try:
+        return bind_query(record.sql, catalog).streams
+    except SqlError:
+        return ()
+
+
+def find_schema(record: QueryRecord, catalog: Catalog, reader: ResultReader, last_batch: int) -> Schema:
+    """Return the columns of a query: those of its kept rows if it has ended and one of its streams was dropped."""
+    try:
+        return bind_query(record.sql, catalog).schema
+    except SqlError:
+        rows = reader.read_last_rows(record.id, record.first_batch - 1, last_batch, 1)
+        if not rows:
+            raise
+        return Schema.from_arrow(rows[0].schema)
 
 
 class Query(ResultFrames):
@@ -268,7 +291,7 @@ class QueryRegistry:
                 logged = QueryRecord.from_checkpoint(command.id, command.name, command.sql, command.sink, command.owner)
                 self.records[command.id] = logged
                 self._ids_by_name[command.name] = command.id
-            else:
+            elif isinstance(command, RemoveQuery):
                 self._ids_by_name = {name: number for name, number in self._ids_by_name.items() if number != command.id}
         self._next_id = max(self.records, default=-1) + 1
         for record in self.records.values():
@@ -289,6 +312,26 @@ class QueryRegistry:
         if not isinstance(name, str) or name not in self._ids_by_name:  # a checkpoint may have names that are invalid now
             check_name("query", name)
         return name
+
+    def accept_query(
+        self,
+        text: str,
+        name: str,
+        sink: Sink,
+        catalog: Catalog,
+        first_batch: int,
+        *,
+        past: bool,
+        owner: str,
+        budget: QueryBudget | None,
+    ) -> tuple[QueryRecord, AddQuery]:
+        """Check a new query; return its record and the command that adds it. `first_batch` is the earliest possible one."""
+        plan = bind_query(text, catalog)
+        check_past(plan, past=past)
+        check_sink(name, sink, self.list_active())
+        record = self.add_record(name, text, sink, plan.schema, owner, first_batch)
+        sink_json = None if isinstance(sink, CallbackSink) else sink.to_json()
+        return record, AddQuery(record.id, name, text, sink_json, past, owner, budget)
 
     def add_record(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str, first_batch: int) -> QueryRecord:
         """Add the record of a newly accepted query; it becomes live in `first_batch` or a later batch."""

@@ -17,61 +17,40 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.connectors import CallbackSink, Range, Source, parse_sink
-from headrace.display import SessionDisplay, StreamDisplay, format_event_time, format_session, render_session
-from headrace.dsl.select import Select
-from headrace.dsl.stream import StreamFlow, create_flow
+from headrace.connectors import Range, Source, parse_sink
+from headrace.display import SessionDisplay, display_stream, format_session, render_session
+from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SessionError
+from headrace.errors import SessionError
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, QueryBudget
-from headrace.model.names import check_name
-from headrace.model.stream import Stream
-from headrace.model.time import MIN_TIME, parse_duration
+from headrace.model.time import parse_duration
 from headrace.model.types import Schema
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.explain.text import explain
-from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
+from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_query, find_schema, list_streams
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
-from headrace.runtime.commands import AddQuery, RemoveQuery
+from headrace.runtime.cleanup import run_all_steps
+from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
-from headrace.runtime.delivery import ResultDelivery
+from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
-from headrace.runtime.metrics import BatchReport
+from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
 from headrace.runtime.query_stats import SessionStatistics
+from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
 from headrace.runtime.udf_registry import check_no_udfs, drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.result_log import ResultReader, Retention
 
-QueryText: TypeAlias = str | Select | StreamFlow
-"""A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
-
-
-def sql_of(query: QueryText) -> str:
-    """Return the SQL text of a query."""
-    return query if isinstance(query, str) else query.sql
-
-
-_BATCHES_KEPT = 1_000
-DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
-
-
-class CommittedBatch(NamedTuple):
-    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
-
-    report: BatchReport
-    at: float
-    seconds: float
 
 
 class Session:
@@ -94,6 +73,7 @@ class Session:
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
         functions: bool = True,
+        delivery_timeout: float = DELIVERY_TIMEOUT_SECONDS,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -112,50 +92,62 @@ class Session:
           0 is unlimited.
         - `functions`: False refuses registered functions (UDFs), and a checkpoint that has some before any code of it runs:
           the code of functions is pickled, so that whoever can write to the checkpoint could run code in this process.
+        - `delivery_timeout`: the seconds after which a callback or a console that blocks fails its query.
 
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
-        self._is_temporary = checkpoint is None
-        self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
+        if not delivery_timeout > 0:
+            raise SessionError(f"invalid delivery_timeout {delivery_timeout!r}", hint="give a positive number of seconds")
         self._batch_lock, self._lock = threading.RLock(), threading.RLock()
         self._state_changed = threading.Condition(self._lock)
-        self._registry = QueryRegistry()
-        self._closed = False
-        self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
+        self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
+            folder = checkpoint if checkpoint is not None else self._create_temporary_folder()
+            self._checkpoint = Checkpoint(folder)
+            self._cleanup.appendleft(self._checkpoint.close)
             self._backend = load_backend(backend, master=master, spark=spark)
+            self._cleanup.appendleft(self._backend.close)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             self._allows_functions = functions
             if not functions:
                 check_no_udfs(self._coordinator)
-            self._recover()
-        except BaseException:
-            self._checkpoint.close()
-            raise
+            self._recover(delivery_timeout)
+        except BaseException as error:  # noqa: BLE001  raised again
+            run_all_steps(self._cleanup, error)
 
-    def _recover(self) -> None:
-        """Recover the queries of the checkpoint, and deliver the rows that the last session did not deliver."""
+    def _create_temporary_folder(self) -> str:
+        folder = tempfile.mkdtemp(prefix="headrace-")
+        self._cleanup.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
+    def _recover(self, delivery_timeout: float) -> None:
+        """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
-        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
-        self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
-        self.statistics = SessionStatistics(
-            self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
+        self._registry, self._history = QueryRegistry(), BatchHistory()
+        self._streams = StreamRegistry(self._coordinator, self._state_changed)
+        self._delivery = ResultDelivery(
+            self._checkpoint.store,
+            is_new=self._coordinator.state.batch < 0,
+            on_failure=self._fail_query,
+            timeout=delivery_timeout,
         )
+        self._coordinator.delivered_batch = self._delivery.delivered_batch
+        self.statistics = SessionStatistics(self._coordinator, self._history.list_detailed)
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
+        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
+        self._closed = False
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
     def _deliver_results(self) -> None:
-        """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""
+        """Queue committed rows for the console and callbacks, unless a recovered query still waits for its callback."""
         if any(record.awaits_callback and record.status in {"accepted", "live"} for record in self._registry.records.values()):
             return
         state = self._coordinator.state
-        for number, message in self._delivery.deliver(self._registry.records, state.deliveries, state.batch).items():
-            self._fail_query(number, message)
-        self._coordinator.delivered_batch = self._delivery.delivered_batch
-        self._delivery.record()
+        self._delivery.submit(self._registry.records, state.deliveries, state.batch)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source.
@@ -170,14 +162,37 @@ class Session:
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
-        with self._batch_lock, self._lock:
-            if name in self._coordinator.sources:
-                raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(self._coordinator.sources)}")
-            if not self._coordinator.has_stream(name):  # a checkpoint may have names that are invalid now
-                check_name("stream", name)
-            source = to_source(source, self._backend)
-            self._coordinator.attach_source(name, source)
-            self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
+        delay, source = parse_duration(watermark), to_source(source, self._backend)
+        self._commit_drop(name)
+        with self._streams.attach(name, source, time=time, delay=delay) as stream, self._batch_lock, self._lock:
+            self._check_open()
+            self._coordinator.declare_stream(stream, source)
+
+    def drop_stream(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
+
+        A stream without a source, after a restart, can be dropped as well. The name can be declared again, as a new stream.
+
+        Raises NotFoundError if no stream has that name, and SessionError with the names of the queries that read it, unless
+        `cascade` removes these queries.
+        """
+        self._check_open()
+        with self._lock, self._command_queue.hold_together():
+            self._streams.check_exists(name)
+            readers = [record.name for record in self._registry.list_active() if name in list_streams(record, self.catalog)]
+            if readers and not cascade:
+                raise make_readers_error(name, readers)
+            for reader in readers:
+                self.remove(reader)
+            self._coordinator.drop_stream(name)
+            self._state_changed.notify_all()
+
+    def _commit_drop(self, name: str) -> None:
+        """If a stream of that name is being dropped, commit that first."""
+        while name in self._coordinator.dropping:
+            with self._batch_lock:
+                if name in self._coordinator.dropping:
+                    self._run_one_batch()
 
     def add(
         self,
@@ -210,17 +225,18 @@ class Session:
         text, own_budget = sql_of(sql), None if budget is None else QueryBudget.parse(budget)
         with self._lock:
             query_name, target = self._registry.choose_name(name), parse_sink(sink)
-            if query_name in self._registry:
+            is_recovered = query_name in self._registry
+            if is_recovered:
                 record = self._registry.reattach_query(query_name, text, target)
                 self._deliver_results()
-                return Query(self, record)
-            plan = bind_query(text, self.catalog)
-            check_past(plan, past=past)
-            check_sink(query_name, target, self._registry.list_active())
-            record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
-            sink_json = None if isinstance(target, CallbackSink) else target.to_json()
-            self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner, own_budget))
-            return Query(self, record)
+            else:
+                record, command = self._registry.accept_query(
+                    text, query_name, target, self.catalog, self.last_batch + 1, past=past, owner=owner, budget=own_budget
+                )
+                self._command_queue.append(command)
+        if is_recovered:
+            self._delivery.wait()
+        return Query(self, record)
 
     def remove(self, name: str) -> None:
         """Remove a query: it emits nothing from the next micro-batch on; results emitted before are kept.
@@ -272,13 +288,13 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
 
-        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason) and `max_event_time`.
+        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason), `skipped_rows` (lines
+        that do not fit the columns; `skipped_samples` has the newest 20 of them, with file, line, reason and the first 200
+        characters) and `max_event_time`.
+        The `status` is "ok", "degraded" (its source cannot be read now; `error` has the reason, and it is tried again) or
+        "detached" (it has no source yet after a restart).
         """
-        reports = {}
-        for name, state in self._coordinator.state.declared_streams().items():
-            skipped = getattr(self._coordinator.sources.get(name), "skipped", {})
-            reports[name] = {**state.describe(), "skipped": {**skipped, **state.skipped}}
-        return reports
+        return self._streams.describe()
 
     def stream(self, name: str) -> StreamFlow:
         """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
@@ -320,24 +336,36 @@ class Session:
         with self._batch_lock, self._lock:
             drop_udf(self._coordinator, name)
 
-    def advance(self) -> BatchReport:
+    def advance(self, *, retry_degraded: bool = True) -> BatchReport:
         """Run one micro-batch now, and return its report.
 
         It applies the pending query changes and reads the new rows of all streams, up to `rows_per_batch`. Without either, no
-        batch runs and the report is empty.
+        batch runs and the report is empty. A stream whose source cannot be read is degraded: `streams` has the reason, and the
+        batch runs without it. A degraded stream is tried again at once; with `retry_degraded=False`, for callers in a loop, only
+        after a delay that doubles with every failure.
         """
         self._check_open()
         with self._batch_lock:
-            return self._run_batch()
+            if retry_degraded:
+                self._coordinator.sources.health.retry_now()
+            report = self._run_batch()
+        self._delivery.wait()
+        return report
 
     def _run_batch(self, *, final: bool = False) -> BatchReport:
         if self._coordinator.unfinished_entry is not None:
-            self._finish_batch(self._coordinator.advance(), time.monotonic())
+            self._run_one_batch()
         if not self._command_queue and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
-        started = time.monotonic()
+        return self._run_one_batch(final=final)
+
+    def _run_one_batch(self, *, final: bool = False) -> BatchReport:
+        """Run a batch, and finish it if it was committed; there may have been nothing left to do."""
+        started, batch = time.monotonic(), self._coordinator.state.batch
+        self._coordinator.delivered_batch = self._delivery.delivered_batch
         report = self._coordinator.advance(final=final)
-        self._finish_batch(report, started)
+        if self._coordinator.state.batch > batch:
+            self._finish_batch(report, started)
         return report
 
     def _finish_batch(self, report: BatchReport, started: float) -> None:
@@ -353,29 +381,42 @@ class Session:
                 for number in report.failed:
                     self._registry.records[number].discard_output(report.batch)
                 self._registry.drop_ended(state.queries, len(state.queries))
-                self._remember_batch(CommittedBatch(report, time.time(), time.monotonic() - started))
+                self._history.append(CommittedBatch(report, time.time(), time.monotonic() - started))
                 self._state_changed.notify_all()
 
-    def _remember_batch(self, batch: CommittedBatch) -> None:
-        """Keep the report; row counts of thousands of queries over a thousand batches would take much memory."""
-        self._recent_batches.append(batch)
-        if len(self._recent_batches) > DETAILED_BATCHES:
-            old = self._recent_batches[-DETAILED_BATCHES - 1]
-            self._recent_batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
-
     def _fail_query(self, number: int, message: str) -> None:
-        record = self._registry.records[number]
-        record.status, record.error = "failed", message
-        self._command_queue.append(RemoveQuery(number, message))
+        """Fail a query whose sink failed; called by the delivery."""
+        with self._lock:
+            record = self._registry.records.get(number)
+            if record is None or record.status == "removed":  # it has ended; what it emitted before is not delivered
+                return
+            record.status, record.error = "failed", message
+            self._command_queue.append(RemoveQuery(number, message))
+            self._state_changed.notify_all()
 
     def drain(self) -> None:
-        """Process all available rows, then close every open window, as at the end of a bounded input."""
+        """Process all available rows, then close every open window, as at the end of a bounded input.
+
+        Raises SourceError if a stream is degraded, after all others were processed: the windows of its queries stay open, and
+        another call closes them when its source can be read again.
+        """
         self._check_open()
+        self._coordinator.sources.health.retry_now()
+        while self._drain_batch():
+            self._delivery.wait()
+        self._streams.raise_if_degraded()
+
+    def _drain_batch(self) -> bool:
+        """Run the next batch of a drain, of which the last closes the windows; return False if there is none."""
         with self._batch_lock:
-            while self._coordinator.has_work() or self._command_queue:
+            if self._coordinator.has_work() or self._command_queue:
                 self._run_batch()
-            if not self._coordinator.state.drained and self._coordinator.state.batch >= 0:
-                self._run_batch(final=True)
+                return True
+            state, failures = self._coordinator.state, self._coordinator.sources.health.failures
+            if state.batch < 0 or (state.drained and state.left_open <= failures.keys()):
+                return False
+            self._run_batch(final=True)
+            return True
 
     def rescale(self, partitions: int) -> None:
         """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
@@ -422,13 +463,8 @@ class Session:
     def explain(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         with self._lock:
-            engine = self._coordinator
-            return explain(
-                list(engine.live_queries.values()),
-                engine.state.current_plans(),
-                engine.collect_join_statistics(),
-                engine.sliding_join_plan,
-            )
+            engine, plans = self._coordinator, self._coordinator.state.current_plans()
+            return explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
@@ -442,20 +478,12 @@ class Session:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
             return
-        try:
-            self.stop()
-        finally:
-            with self._lock:
-                self._closed = True
-                self._state_changed.notify_all()
-            for source in self._coordinator.sources.values():
-                getattr(source, "close", lambda: None)()
-            self._coordinator.optimizers.sliding_joins.close()
-            self._coordinator.result_packer.close()
-            self._backend.close()
-            self._checkpoint.close()
-            if self._is_temporary:
-                shutil.rmtree(self._checkpoint.path, ignore_errors=True)
+        run_all_steps([self.stop, self._delivery.wait, self._mark_closed, *self._cleanup])
+
+    def _mark_closed(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._state_changed.notify_all()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
@@ -467,7 +495,7 @@ class Session:
         Only the newest 60 of them have row counts by query (`emitted_by`).
         """
         with self._lock:
-            return list(self._recent_batches)
+            return self._history.list_all()
 
     @property
     def catalog(self) -> Catalog:
@@ -486,7 +514,7 @@ class Session:
     @property
     def drained(self) -> bool:
         """Whether `drain` has closed every window; rows that arrive afterwards are late for all windows."""
-        return self._coordinator.state.drained
+        return self._coordinator.state.drained and not self._coordinator.state.left_open
 
     @property
     def is_closed(self) -> bool:
@@ -537,32 +565,21 @@ class Session:
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
         if record.schema is None:
-            record.schema = bind_query(record.sql, self.catalog).schema
+            record.schema = find_schema(record, self.catalog, self.result_reader, self.last_batch)
         return record.schema
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError("the session is closed")
         if self._loop.error is not None:
-            raise SessionError(
-                "the session stopped because of an error",
-                detail=str(self._loop.error),
-                hint="call stop() to raise it, then start() or advance() again",
-            )
+            hint = "call stop() to raise it, then start() or advance() again"
+            raise SessionError("the session stopped because of an error", detail=str(self._loop.error), hint=hint)
 
     def _build_display(self) -> SessionDisplay:
-        state = "running" if self._loop.is_running else "open"
-        if self._closed or self._loop.error is not None:
-            state = "closed" if self._closed else "stopped by an error"
-        elif self._loop.problem is not None:
-            state = "retrying a failed micro-batch"
+        state = "closed" if self._closed else self._loop.describe_state()
         if self.last_batch >= 0:
             state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
-        streams = []
-        for name, report in self.streams().items():
-            latest = "" if report["max_event_time"] == MIN_TIME else format_event_time(report["max_event_time"])
-            source = report["source"]
-            streams.append(StreamDisplay(name, report["rows"], latest, str(source.get("kind", source.get("source", "")))))
+        streams = [display_stream(name, report) for name, report in self.streams().items()]
         return SessionDisplay(state, streams, [display_query(query) for query in self.queries()])
 
     def __repr__(self) -> str:

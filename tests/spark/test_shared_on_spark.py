@@ -206,18 +206,42 @@ def test_rows_of_a_streaming_data_frame_are_refused_if_they_change(spark: Any, t
             session.advance()
 
 
-def test_an_unreadable_file_is_reported_and_no_rows_are_lost(spark: Any, tmp_path: Path) -> None:
+def test_an_unreadable_file_degrades_its_stream_and_no_rows_are_lost(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,time\n1,2026-01-01 00:00:00\n")
     with hr.Session(spark=spark) as session:
         session.create_stream("s", hr.FileSource(tmp_path, schema="x INT, time TIMESTAMP"), time="time")
+        other = hr.MemorySource("y INT, time TIMESTAMP")
+        session.create_stream("other", other, time="time")
         query = session.add("SELECT SUM(x) AS s FROM TUMBLE(s, '1 second')")
+        bystander = session.add("SELECT y FROM other")
         session.advance()
         (tmp_path / "b.csv").write_text("x,time\nnonsense,2026-01-01 00:00:09\n")
-        with pytest.raises(hr.HeadraceError, match=r"b\.csv"):
-            session.advance()
+        other.append([{"y": 7, "time": "2026-01-01T00:00:00Z"}])
+        session.advance()
+        assert bystander.results().to_pylist() == [{"y": 7}]
+        assert session.streams()["s"]["status"] == "degraded"
+        assert "b.csv" in session.streams()["s"]["error"]
         (tmp_path / "b.csv").write_text("x,time\n0000002,2026-01-01 00:00:09\n\n")
         session.drain()
         assert query.results().to_pylist() == [{"s": 1}, {"s": 2}]
+
+
+def test_bad_lines_are_skipped_and_a_stream_is_dropped(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("x,time\n1,2026-01-01 00:00:00\nnonsense,2026-01-01 00:00:01\n")
+    source = hr.FileSource(
+        tmp_path / "in", schema="x INT, time TIMESTAMP", on_error="skip_row", dead_letter=f"jsonl:{tmp_path / 'dead'}"
+    )
+    with hr.Session(spark=spark) as session:
+        session.create_stream("s", source, time="time")
+        query = session.add("SELECT x FROM s")
+        session.advance()
+        assert query.results().to_pylist() == [{"x": 1}]
+        assert [row["line"] for row in session.streams()["s"]["skipped_samples"]] == [3]
+        assert len([line for path in (tmp_path / "dead").iterdir() for line in path.read_text().splitlines()]) == 1
+        session.drop_stream("s", cascade=True)
+        session.advance()
+        assert (session.streams(), query.status) == ({}, "removed")
 
 
 @pytest.mark.parametrize("failure", ["raises", "dies"])

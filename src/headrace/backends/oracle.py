@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
-from headrace.connectors import Range, read_range
+from headrace.connectors import Range, read_with_policy
 from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport
+from headrace.engine.dead_letters import SkippedRowLog
 from headrace.engine.result_writer import write_results
 from headrace.engine.worker_cache import LoadedQuery
-from headrace.errors import CheckpointError, EvaluationError, SourceError, describe_exception
+from headrace.errors import CheckpointError, EvaluationError, describe_exception
 from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.normalized_join import name_relations
@@ -64,15 +65,12 @@ class OracleBackend:
 
     def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
+        skipped = SkippedRowLog(header)
         for item in ranges:
             stream = job.streams[item.stream].stream
-            try:
-                read = read_range(item, stream.schema, stream.schema.names).to_pylist()
-            except SourceError as error:
-                if item.options.get("on_error") != "skip":
-                    raise
-                header.skipped_files.setdefault(stream.name, {})[item.path] = str(error)
-                read = []
+            outcome = read_with_policy(item, stream.schema, stream.schema.names)
+            skipped.add(stream.name, item, outcome)
+            read = outcome.table.to_pylist()
             timed = [row for row in read if row[stream.time] is not None]
             header.row_counts[stream.name] = header.row_counts.get(stream.name, 0) + len(read)
             header.untimed_rows[stream.name] = header.untimed_rows.get(stream.name, 0) + len(read) - len(timed)
@@ -81,6 +79,7 @@ class OracleBackend:
                     header.max_event_times.get(stream.name, MIN_TIME), to_microseconds(row[stream.time])
                 )
             rows.setdefault(stream.name, []).extend(timed)
+        skipped.write_dead_letters(job.batch, 0)
         return rows
 
     def _run_query(
@@ -97,12 +96,12 @@ class OracleBackend:
         query = self._queries[number]
         before, after = (
             job.watermark_of(loaded.plan.streams, job.get_previous_times()),
-            job.watermark_of(loaded.plan.streams, seen),
+            job.next_watermark_of(loaded.plan.streams, seen),
         )
         late = dict(query.late_rows)
         try:
             inputs = unnest_rows(dict(rows), loaded.live.unnested)
-            emitted = query.run_batch(inputs, _to_bound(before), _to_bound(MAX_TIME if job.final else after))
+            emitted = query.run_batch(inputs, _to_bound(before), _to_bound(after))
         except EvaluationError as error:
             report.failures[number] = str(error)
             return

@@ -28,7 +28,7 @@ class SessionMeter:
     def advance(self, session: Session) -> bool:
         """Run one micro-batch; return False if there was no work."""
         previous_batch, started = session.last_batch, self._clock()
-        report = session.advance()
+        report = session.advance(retry_degraded=False)
         if session.last_batch == previous_batch:
             return False
         self._recent.append((started, self._clock(), report.rows))

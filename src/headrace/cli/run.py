@@ -194,10 +194,12 @@ class StatusLog:
 def format_status_line(session: Session, meter: SessionMeter) -> str:
     """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
+    degraded = [name for name, stream in session.streams().items() if stream["status"] == "degraded"]
     return (
         f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · "
         f"{format_seconds(meter.median_batch_seconds)} a batch · "
         f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
+        + (f" · degraded: {', '.join(degraded)}" if degraded else "")
     )
 
 
@@ -244,13 +246,22 @@ def print_summary(
     for name, stream in outcome["streams"].items():
         line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "
         line += f"{len(stream['skipped'])} files skipped"
+        if stream["skipped_rows"]:
+            line += f", {stream['skipped_rows']:,} lines skipped"
         console.print(line, soft_wrap=True)
+        if stream["error"]:
+            console.print(Text(f"  {stream['status']}: {stream['error']}", "red"), soft_wrap=True)
         for path, reason in stream["skipped"].items():
             console.print(Text(f"  skipped {path}: {reason}", "yellow"), soft_wrap=True)
+        for row in stream["skipped_samples"]:
+            text = f"  skipped line {row['line']} of {row['file']}: {row['reason']}"
+            console.print(Text(text, "yellow"), soft_wrap=True)
     console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {duration:.1f} s")
 
 
 _INTERVAL_SECONDS = 0.25
+_SKIPPED_EXIT_CODE = 3
+_STREAM_FIELDS = ("rows", "untimed", "skipped", "skipped_rows", "skipped_samples", "status", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +297,8 @@ def command(
     The file has a table streams.NAME for each stream (source = "files" or "rate", path, schema, time, watermark, …) and
     a table queries.NAME for each query (sql, sink = "memory", "console", "noop", "parquet:DIR" or "jsonl:DIR").
 
-    The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed.
+    The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed, and 3 if all
+    went well except that rows or files were skipped (on_error).
     """
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
@@ -302,8 +314,11 @@ def command(
         outcome = _run_session(settings)
     if as_json:
         print_json(outcome)
-    if outcome["error"] or any(query["status"] == "failed" for query in outcome["queries"].values()):
+    failed_queries = any(query["status"] == "failed" for query in outcome["queries"].values())
+    if outcome["error"] or failed_queries or any(stream["status"] == "degraded" for stream in outcome["streams"].values()):
         raise typer.Exit(1)
+    if any(stream["skipped"] or stream["skipped_rows"] for stream in outcome["streams"].values()):
+        raise typer.Exit(_SKIPPED_EXIT_CODE)
 
 
 def _choose_checkpoint(
@@ -404,7 +419,7 @@ def _summarize_run(
     session: Session, settings: RunSettings, queries: Mapping[str, KnownQuery], error: HeadraceError | None
 ) -> dict[str, Any]:
     streams = {
-        name: {field: report[field] for field in ("rows", "untimed", "skipped")}
+        name: {field: report[field] for field in _STREAM_FIELDS}
         for name, report in session.streams().items()
         if any(entry.name == name for entry in settings.file.streams)
     }

@@ -11,6 +11,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,9 @@ import typer
 from rich.console import Console
 
 from headrace.cli.demo import declare_demo_streams, generate_queries
-from headrace.cli.session_file import SessionFile
+from headrace.cli.session_file import SessionFile, StreamEntry
 from headrace.cli.terminal import BackendName
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
@@ -98,7 +99,7 @@ def command(
         session = stack.enter_context(
             Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions)
         )
-        _install_session(session, session_file, console, demo=demo)
+        detached = _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
         service = ServiceHost(
             session,
@@ -110,6 +111,8 @@ def command(
             allowed_roots=[root.expanduser() for root in allowed_roots or ()],
         )
         address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"
+        for entry, error in detached:
+            service.declared_streams.reattach_later(entry.name, error, partial(_declare_stream, session, entry))
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(folder), "tokens": accepted_tokens.required}), flush=True)
         console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
@@ -193,10 +196,25 @@ def _open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _install_session(session: Session, session_file: SessionFile | None, console: Console, *, demo: bool) -> None:
-    """Declare streams and add queries that the checkpoint has never had; a removed query is not added again."""
-    for stream in session_file.streams if session_file else ():
-        session.create_stream(stream.name, stream.open(), time=stream.time, watermark=stream.watermark)
+def _declare_stream(session: Session, entry: StreamEntry) -> None:
+    session.create_stream(entry.name, entry.open(), time=entry.time, watermark=entry.watermark)
+
+
+def _install_session(
+    session: Session, session_file: SessionFile | None, console: Console, *, demo: bool
+) -> list[tuple[StreamEntry, SourceError]]:
+    """Declare streams and add queries that the checkpoint has never had; a removed query is not added again.
+
+    Return the streams that the checkpoint has, but whose source is gone: the service starts without them.
+    """
+    detached = []
+    for entry in session_file.streams if session_file else ():
+        try:
+            _declare_stream(session, entry)
+        except SourceError as error:
+            if entry.name not in session.streams():
+                raise
+            detached.append((entry, error))
     queries = {query.name: query.sql for query in session_file.queries} if session_file else {}
     if demo:
         declare_demo_streams(session)
@@ -206,3 +224,4 @@ def _install_session(session: Session, session_file: SessionFile | None, console
             session.add(sql, name=name)
     if session_file and any(query.sink for query in session_file.queries):
         console.print("the service keeps all results itself; it ignores the sinks of the file", style="dim")
+    return detached

@@ -11,7 +11,8 @@
     schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files contain a schema
     time = "time"                     # the event-time column
     watermark = "2 seconds"           # delay of the watermark: how far rows may be out of order; default 0 seconds
-    # also: format = "csv", on_error = "skip", header = true, delimiter = ",", timestamp_format = "%Y-%m-%d %H:%M:%S"
+    # also: format = "csv", on_error = "skip_row", dead_letter = "jsonl:rejected", header = true
+    #       delimiter = ",", timestamp_format = "%Y-%m-%d %H:%M:%S"
 
     [streams.ads]
     source = "rate"                   # generated rows
@@ -54,8 +55,8 @@ _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,)
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,)}
 _SOURCE_KEYS: Mapping[str, _KeyTypes] = {
     "files": {
-        "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "header": (bool,), "delimiter": (str,),
-        "timestamp_format": (str,),
+        "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "dead_letter": (str,), "header": (bool,),
+        "delimiter": (str,), "timestamp_format": (str,),
     },
     "rate": {
         "rows_per_second": (int, float), "generator": (str,), "rows": (int,), "seed": (int,), "start_time": (datetime, str),
@@ -224,6 +225,9 @@ def _parse_stream(table: _TomlTable) -> StreamEntry:
     options = {key: value for key, value in table.values.items() if key in _SOURCE_KEYS[kind]}
     if kind == "files":
         options["path"] = _resolve_pattern(table.file.parent, options["path"])
+        kind_of_letters, colon, folder = options.get("dead_letter", "").partition(":")
+        if colon:
+            options["dead_letter"] = f"{kind_of_letters}:{_resolve_path(table.file.parent, folder)}"
     name = table.key_path.removeprefix("streams.")
     try:
         parse_duration(table.get("watermark", "0 seconds"))

@@ -24,6 +24,7 @@ from headrace.connectors.sinks import (
     parse_sink,
     sink_from_json,
 )
+from headrace.connectors.skipped_rows import SkippedRow, read_with_policy
 from headrace.connectors.source import Position, Range, Source
 from headrace.connectors.tcp import TcpSource
 
@@ -42,11 +43,13 @@ __all__ = [
     "RateSource",
     "Sink",
     "SinkSpec",
+    "SkippedRow",
     "Source",
     "TcpSource",
     "discard_sink_output",
     "generate",
     "parse_sink",
     "read_range",
+    "read_with_policy",
     "sink_from_json",
 ]

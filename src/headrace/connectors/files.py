@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema, is_glob
+from headrace.connectors.skipped_rows import ERROR_POLICIES, normalize_policy
 from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
@@ -51,6 +52,7 @@ class FileSource:
         schema: Schema | str | None = None,
         *,
         on_error: str = "fail",
+        dead_letter: str | None = None,
         header: bool = True,
         delimiter: str = ",",
         timestamp_format: str = "",
@@ -62,21 +64,24 @@ class FileSource:
           ignored.
         - `format`: "arrow", "parquet", "csv" or "json"; by default the suffix decides.
         - `schema`: the columns, such as "user_id INT, time TIMESTAMP"; by default those of the first file.
-        - `on_error`: "fail" stops the stream at a file that cannot be read; "skip" leaves the file out for good and lists it in
-          `skipped`.
+        - `on_error`: what to do with input that cannot be read. "fail" degrades the stream until the file is repaired or
+          removed. "skip_row" leaves out lines of CSV and JSON files that do not fit the schema, and counts them; other failures
+          are as with "fail". "skip_file" (or "skip") leaves the file out for good and lists it in `skipped`.
+        - `dead_letter`: with "skip_row", where skipped lines are written: "jsonl:DIR", with file, line, reason and text of each.
         - `header`, `delimiter`, `timestamp_format` (strptime, default ISO-8601): options of text formats.
 
         Raises SchemaError for an invalid argument.
         """
         _check_choice("format", format, (None, *FORMATS))
-        _check_choice("on_error", on_error, ("fail", "skip"))
+        _check_choice("on_error", on_error, ERROR_POLICIES)
         if len(delimiter) != 1:
             raise SchemaError(f"delimiter '{delimiter}' is not one character")
         self._path, self._format = os.path.abspath(Path(path).expanduser()), format  # noqa: PTH100 - patterns are no paths
         self._declared_schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._schema = self._declared_schema
         self._options: dict[str, Option] = {
-            "on_error": on_error,
+            "on_error": normalize_policy(on_error),
+            "dead_letter": _parse_dead_letter(dead_letter, on_error),
             "header": header,
             "delimiter": delimiter,
             "timestamp_format": timestamp_format,
@@ -148,9 +153,9 @@ class FileSource:
         return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest)
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; an inferred schema and `on_error` are not part of the definition."""
+        """See `Source`; an inferred schema and what happens on errors are not part of the definition."""
         declared = None if self._declared_schema is None else self._declared_schema.to_ddl()
-        lasting = {name: value for name, value in self._options.items() if name != "on_error"}
+        lasting = {name: value for name, value in self._options.items() if name not in {"on_error", "dead_letter"}}
         return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
 
     def _make_position(self, index: int, unit: int) -> Position:
@@ -227,7 +232,7 @@ class FileSource:
         try:
             return _DiscoveredFile(path, reader, os.stat(path).st_size, count_unit_rows(path, reader))  # noqa: PTH116
         except (pa.ArrowException, OSError) as error:
-            if self._options["on_error"] == "skip":
+            if self._options["on_error"] == "skip_file":
                 return _DiscoveredFile(path, reader, 0, [], str(error) or type(error).__name__)
             raise self._unreadable_error(path, error) from error
 
@@ -236,7 +241,7 @@ class FileSource:
         return SourceError(
             f"file '{path}'{owner} cannot be opened",
             detail=str(error),
-            hint="repair or remove it, or create the source with on_error='skip' to leave such files out",
+            hint="repair or remove it, or leave it out: create the source with on_error='skip_file'",
         )
 
     def _reader_of(self, path: str) -> str:
@@ -252,13 +257,25 @@ class FileSource:
                 if os.stat(path).st_size:  # noqa: PTH116
                     return infer_schema(path, reader, self._options)
             except (pa.ArrowException, OSError) as error:
-                if self._options["on_error"] == "fail":
+                if self._options["on_error"] != "skip_file":
                     raise self._unreadable_error(path, error) from error
         raise SourceError(f"no file to take the columns from at '{self._path}'", hint="give the source a schema=…")
 
 
 def _parse_position(position: Position) -> tuple[int, int]:
     return (0, 0) if position is None else (int(position["file"]), int(position["unit"]))
+
+
+def _parse_dead_letter(target: str | None, on_error: str) -> str:
+    """Return the absolute path of the folder of dead letters; an empty text without one."""
+    if target is None:
+        return ""
+    kind, _, folder = target.partition(":")
+    if kind != "jsonl" or not folder:
+        raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR")
+    if on_error != "skip_row":
+        raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
+    return str(Path(folder).expanduser().absolute())
 
 
 def _check_choice(what: str, value: str | None, allowed: tuple[str | None, ...]) -> None:

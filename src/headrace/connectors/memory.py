@@ -100,6 +100,12 @@ class MemorySource:
                 self._write_file(self._unattached_tables[0])
                 self._unattached_tables.pop(0)
 
+    def detach(self) -> None:
+        """See `Source`; rows that are appended from now on are buffered."""
+        with self._lock:
+            self._stream, self._directory = "", None
+            self._files.clear()
+
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"files": number of files read}, and a unit has the rows of one `append`."""
         require_attached(self._stream, self._directory)

@@ -1,8 +1,7 @@
 """Read input ranges in workers: `read_range` returns the rows of a range as an Arrow table.
 
 The hot path is uncompressed Arrow files: they are memory-mapped, and neither copied nor cast if the types already fit. Every
-failure is a SourceError that names the file. The caller decides whether a failure stops the stream or the file is skipped
-(`on_error` in the options of the range).
+failure is a SourceError that names the file; `headrace.connectors.skipped_rows` applies the error policy of the source.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.storage.checksum import compute_checksum
 
-_UNREADABLE_HINT = "repair or remove it, or create the source with on_error='skip' to leave such files out"
+_UNREADABLE_HINT = "repair or remove it, or leave it out: create the source with on_error='skip_row' or 'skip_file'"
 _JSON_BLOCK_BYTES = 1 << 26
 
 
@@ -40,12 +39,16 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
         _check_unchanged(wanted)
         table = _READERS[wanted.reader](wanted, schema, fields or [schema.fields[0]])
         return _conform_table(table, fields, wanted)
-    except SourceError:
+    except SourceError as error:
+        error.stream = wanted.stream
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists", hint=_UNREADABLE_HINT) from error
+        message = f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists"
+        raise SourceError(message, stream=wanted.stream, hint=_UNREADABLE_HINT) from error
     except (*CONVERSION_ERRORS, OSError, KeyError) as error:
         raise _unreadable_error(wanted, str(error)) from error
+    except Exception as error:  # whatever else a reader raises is an error of this stream, too
+        raise _unreadable_error(wanted, f"{type(error).__name__}: {error}") from error
 
 
 def _find_field(schema: Schema, name: str) -> Field:
@@ -56,7 +59,8 @@ def _find_field(schema: Schema, name: str) -> Field:
 
 
 def _unreadable_error(wanted: Range, detail: str) -> SourceError:
-    return SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read", detail=detail, hint=_UNREADABLE_HINT)
+    message = f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read"
+    return SourceError(message, stream=wanted.stream, detail=detail, hint=_UNREADABLE_HINT)
 
 
 def _check_unchanged(wanted: Range) -> None:
@@ -137,7 +141,8 @@ def _read_parquet(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table
         return file.read_row_groups(groups, columns=chosen, use_threads=False).select(chosen)
 
 
-def _read_content(path: str) -> pa.Buffer:
+def read_content(path: str) -> pa.Buffer:
+    """Return the content of a text file, decompressed; raises OSError or ArrowException if it cannot be read."""
     if path.lower().endswith(".gz"):
         with pa.input_stream(path, compression="gzip") as stream:
             return stream.read_buffer()
@@ -146,16 +151,19 @@ def _read_content(path: str) -> pa.Buffer:
 
 
 def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Table:
-    content, options = _read_content(wanted.path), wanted.options
-    delimiter, header = str(options.get("delimiter", ",")), bool(options.get("header", True))
-    names = _read_header(content, delimiter) if header else list(schema.names)
+    content, header = read_content(wanted.path), bool(wanted.options.get("header", True))
+    names = _read_header(content, _get_delimiter(wanted)) if header else list(schema.names)
     if not names or content.size == 0:
         return _empty_table(fields)
+    return _parse_csv(content, names, fields, wanted, has_header=header)
+
+
+def _parse_csv(content: pa.Buffer, names: Sequence[str], fields: Sequence[Field], wanted: Range, *, has_header: bool) -> pa.Table:
     chosen = [names[place] for place in _find_columns(names, fields, wanted)]
     return pa.csv.read_csv(
         pa.BufferReader(content),
-        pa.csv.ReadOptions(use_threads=False, column_names=None if header else names),
-        pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pa.csv.ReadOptions(use_threads=False, column_names=None if has_header else names),
+        pa.csv.ParseOptions(delimiter=_get_delimiter(wanted), newlines_in_values=True),
         pa.csv.ConvertOptions(
             column_types={name: _parsing_type(field) for name, field in zip(chosen, fields, strict=True)},
             include_columns=chosen,
@@ -166,17 +174,49 @@ def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Tabl
     )
 
 
+def _get_delimiter(wanted: Range) -> str:
+    return str(wanted.options.get("delimiter", ","))
+
+
+def read_csv_header(lines: Sequence[bytes], schema: Schema, wanted: Range) -> tuple[list[str], int]:
+    """Return the column names of a CSV file, given as lines, and the number of lines before its rows.
+
+    Raises SourceError if the file lacks a column of the schema.
+    """
+    names, count = list(schema.names), 0
+    if wanted.options.get("header", True):
+        reader = csv.reader((line.decode("utf-8-sig", "replace") for line in lines), delimiter=_get_delimiter(wanted))
+        names, count = next(reader, []), reader.line_num
+    _find_columns(names, schema.fields, wanted)
+    return names, count
+
+
+def parse_text(content: bytes, names: Sequence[str], schema: Schema, wanted: Range) -> pa.Table:
+    """Return all columns of some lines of a text file, without its header; `names` are those of a CSV file.
+
+    Raises SourceError or one of the conversion errors if a line does not fit.
+    """
+    buffer, fields = pa.py_buffer(content), schema.fields
+    if wanted.reader == "csv":
+        return _conform_table(_parse_csv(buffer, names, fields, wanted, has_header=False), fields, wanted)
+    return _conform_table(_parse_json(buffer, fields), fields, wanted)
+
+
 def _read_header(content: pa.Buffer, delimiter: str) -> list[str]:
     lines = io.TextIOWrapper(pa.BufferReader(content), encoding="utf-8-sig", newline="")
     return next(csv.reader(lines, delimiter=delimiter), [])
 
 
 def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    content = _read_content(wanted.path)
+    content = read_content(wanted.path)
     if content.size == 0:
         return _empty_table(fields)
     if content.slice(0, 1).to_pybytes() == b"[":
         raise _unreadable_error(wanted, "it is one JSON array; expected one object on each line")
+    return _parse_json(content, fields)
+
+
+def _parse_json(content: pa.Buffer, fields: Sequence[Field]) -> pa.Table:
     types = {field.name: _parsing_type(field) for field in fields}
     table = pa.json.read_json(
         pa.BufferReader(content),

@@ -29,6 +29,7 @@ import io
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -44,7 +45,8 @@ from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import get_document, put_document
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS = 10.0  # without a byte of a response: then the server counts as unreachable
+_CONTROL_TIMEOUT_SECONDS = 3.0  # for requests of the driver: other streams wait for it once, then the stream is degraded
 _UNREACHABLE_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
 
 
@@ -113,7 +115,7 @@ class TcpConnection:
             response, content = self._exchange_once(line)
         except (OSError, ValueError) as error:
             self.close()
-            if is_new:
+            if is_new or isinstance(error, TimeoutError):
                 raise self._unreachable_error(error) from error
             return self._exchange(request, arguments)
         if "error" in response:
@@ -176,7 +178,7 @@ class TcpSource:
         `address` is 'host:port', `stream` the name of the stream on the server, and `group` the consumer group. Raises
         SourceError for an invalid address.
         """
-        self._connection = TcpConnection(address)
+        self._connection = TcpConnection(address, _CONTROL_TIMEOUT_SECONDS)
         self._address, self._remote_stream, self._group = address, stream, group
         self._cached_description: dict[str, Any] | None = None
         self._stream, self._directory = "", None  # type: tuple[str, Path | None]
@@ -215,8 +217,20 @@ class TcpSource:
         """See `Source`; commits the rows to the server. If it cannot be reached, a later call commits them."""
         if None not in positions:
             rows_read = [min(counts) for counts in zip(*(position["rows"] for position in positions), strict=True)]
-            with contextlib.suppress(SourceError):  # the batch is committed and must not fail any more
-                self._send_request("commit", positions=rows_read)
+            self._send_request("commit", positions=rows_read)
+
+    def detach(self) -> None:
+        """See `Source`; leaves the group, so that the server retains no rows for it. Does not wait for the server."""
+        self._cached_description = None
+        connection = TcpConnection(self._address)
+        request = {"stream": self._remote_stream, "group": self._group}
+
+        def leave_group() -> None:
+            with contextlib.suppress(SourceError):  # then the server retains rows as for any reader that has disappeared
+                connection.send_request("leave", **request)
+            connection.close()
+
+        threading.Thread(target=leave_group, name="headrace-leave", daemon=True).start()
 
     def definition(self) -> dict[str, Any]:
         """See `Source`."""

@@ -23,9 +23,10 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.dsl.expression import to_expression
+from headrace.dsl.select import Select
 from headrace.dsl.statement import DslStatement, ExpressionLike, FromItem, JoinClause, JoinCondition
 from headrace.dsl.windows import WindowSpec
 from headrace.errors import SqlError
@@ -303,3 +304,12 @@ def _window_functions(body: DslStatement) -> list[str]:
 
 def _describe_sides(left: Iterable[str], right: Iterable[str]) -> str:
     return f"on the left {', '.join(left) or 'results'}; on the right {', '.join(right) or 'results'}"
+
+
+QueryText: TypeAlias = str | Select | StreamFlow
+"""A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
+
+
+def sql_of(query: QueryText) -> str:
+    """Return the SQL text of a query."""
+    return query if isinstance(query, str) else query.sql

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.connectors import SkippedRow
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner
@@ -35,6 +36,8 @@ from headrace.storage import container, documents
 from headrace.storage.posix import PosixStore
 from headrace.storage.result_log import ResultFile
 from headrace.storage.udf_store import load_udfs
+
+SAMPLED_ROWS = 20  # skipped rows of a stream that are kept for users
 
 
 @record("epoch")
@@ -119,6 +122,7 @@ class SegmentRef:
 class BatchJob:
     """One micro-batch. `final` closes every window; `drained` says that an earlier batch did.
 
+    Windows over the streams `final_except` stay open, and those over `drained_except` stayed open in that earlier batch.
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
     versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
@@ -140,7 +144,9 @@ class BatchJob:
     stream_levels: Mapping[str, int] = field(default_factory=dict)
     order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
     final: bool = False
+    final_except: frozenset[str] = frozenset()
     drained: bool = False
+    drained_except: frozenset[str] = frozenset()
     checkpoint_id: str = ""
     sliding_join_plan_file: str = ""  # file of the sliding-join plan; empty without any
     segment_refs: tuple[SegmentRef, ...] = ()
@@ -166,13 +172,18 @@ class BatchJob:
 
     def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
-        if self.drained:
-            return MAX_TIME
         names = self.declared_streams_of(streams)
+        if self.drained and self.drained_except.isdisjoint(names):
+            return MAX_TIME
         times = [seen.get(name, MIN_TIME) for name in names]
         if any(t == MIN_TIME for t in times):
             return MIN_TIME
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
+
+    def next_watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+        """Return the watermark of a query over these streams after this batch."""
+        is_closed = self.final and self.final_except.isdisjoint(self.declared_streams_of(streams))
+        return MAX_TIME if is_closed else self.watermark_of(streams, seen)
 
     def declared_streams_of(self, streams: Sequence[str]) -> tuple[str, ...]:
         """Return the declared streams among these and those that the others derive from."""
@@ -271,6 +282,8 @@ class MapReport:
     untimed_rows: dict[str, int] = field(default_factory=dict)
     late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
     skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
+    skipped_rows: dict[str, int] = field(default_factory=dict)
+    skipped_samples: dict[str, list[SkippedRow]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connectors import Range, read_range
+from headrace.connectors import Range, read_with_policy
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
 from headrace.engine.compute.text_limits import limit_text
+from headrace.engine.dead_letters import SkippedRowLog
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.ingest import StreamIngest, buffer_rows
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
@@ -33,7 +34,6 @@ from headrace.engine.operators.stateless import route_rows
 from headrace.engine.operators.unnest import find_needed_columns, list_unnested_streams, unnest_rows
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.engine.worker_cache import LoadedPlan
-from headrace.errors import SourceError
 from headrace.model.time import MIN_TIME
 from headrace.planner.predicate_index import Dimension
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation, SharedOperator, Subscriber
@@ -51,13 +51,15 @@ def _run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tup
     job.prepare_cache()
     job.load_udfs()
     report = MapReport()
+    skipped = SkippedRowLog(report)
     blocks = [ShuffleBlock(task, report) for _ in range(job.partitions)]
     by_stream: dict[str, list[Range]] = defaultdict(list)
     for split in ranges:
         by_stream[split.stream].append(split)
     for name, splits in by_stream.items():
         map_pass = MapPass(job, job.streams[name], report, blocks)
-        map_pass.run_with_unnested(map_pass.read_ranges(splits))
+        map_pass.run_with_unnested(map_pass.read_ranges(splits, skipped))
+    skipped.write_dead_letters(job.batch, task)
     report.seconds = time.perf_counter() - started_at
     return list(enumerate(blocks))
 
@@ -111,19 +113,16 @@ class MapPass:
         """Return the live queries that use an operator."""
         return [subscriber.query_id for subscriber in operator.subscribers if subscriber.query_id in self.watermarks]
 
-    def read_ranges(self, ranges: Iterable[Range]) -> pa.Table:
-        """Return the rows of ranges, with the columns that queries need."""
+    def read_ranges(self, ranges: Iterable[Range], skipped: SkippedRowLog) -> pa.Table:
+        """Return the rows of ranges, with the columns that queries need; record what is skipped."""
         needed_columns = find_needed_columns(self.job, self.stream_job)
         schema, time = self.stream_job.stream.schema, self.stream_job.stream.time
         columns = [f.name for f in schema if f.name in needed_columns or f.name == time]
         tables = []
         for split in ranges:
-            try:
-                tables.append(read_range(split, schema, columns))
-            except SourceError as error:
-                if split.options.get("on_error") != "skip":
-                    raise
-                self.report.skipped_files.setdefault(self.stream_name, {})[split.path] = str(error)
+            outcome = read_with_policy(split, schema, columns)
+            skipped.add(self.stream_name, split, outcome)
+            tables.append(outcome.table)
         return pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
 
     def _drop_untimed_rows(self, table: pa.Table) -> pa.Table:

@@ -45,7 +45,7 @@ from headrace.engine.repartition import PartitionFilter
 from headrace.engine.result_writer import ResultWriter
 from headrace.engine.stage_messages import LevelMessage, Outbox
 from headrace.engine.worker_cache import LoadedPlan, LoadedQuery
-from headrace.model.time import MAX_TIME, MIN_TIME
+from headrace.model.time import MIN_TIME
 from headrace.model.types import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.derived import HIDDEN_TIME
@@ -172,7 +172,7 @@ class _ReduceTask:
         """Return the query's watermark before this batch and after it."""
         streams = query.streams
         if streams not in self.watermarks:
-            after = MAX_TIME if self.job.final else self.job.watermark_of(streams, self.max_event_times)
+            after = self.job.next_watermark_of(streams, self.max_event_times)
             self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_previous_times()), after
         return self.watermarks[streams]
 
@@ -459,7 +459,7 @@ def find_closing_joins(
     for joiner in joiners:
         streams = joiner.plan.streams
         before = job.watermark_of(streams, job.get_previous_times())
-        after = MAX_TIME if job.final else job.watermark_of(streams, max_event_times)
+        after = job.next_watermark_of(streams, max_event_times)
         newest_time = max(max_event_times[name] for name in (*streams, *job.declared_streams_of(streams)))
         last_end = None if MIN_TIME in (newest_time, after) else joiner.find_last_end(before, after, newest_time)
         if last_end is not None:

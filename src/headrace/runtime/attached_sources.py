@@ -7,11 +7,15 @@ the owner, so that a recovered session finds the rows whatever the order of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
+from headrace.runtime.cleanup import run_all_steps
+from headrace.runtime.source_health import SourceHealth, to_source_error
 from headrace.storage.checkpoint import Checkpoint, open_source_store
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.posix import PosixStore
@@ -22,9 +26,9 @@ _POINTER_FILE = "shared.json"
 class AttachedSources(Mapping[str, Source]):
     """The source of each declared stream. Callers serialize all calls."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, health: SourceHealth | None = None) -> None:
         """Create an empty mapping for the streams of a checkpoint."""
-        self._checkpoint = checkpoint
+        self._checkpoint, self.health = checkpoint, health or SourceHealth()
         self._sources: dict[str, Source] = {}
         self._owners: dict[str, str] = {}
         self._recovered: set[str] = set()
@@ -41,18 +45,18 @@ class AttachedSources(Mapping[str, Source]):
         """Return the number of streams."""
         return len(self._sources)
 
-    def attach(self, stream: str, source: Source, *, recovered: bool) -> None:
-        """Prepare a source for a stream: attach it, unless another stream already reads it. `add` must follow.
+    def claim_folder(self, stream: str, source: Source, *, recovered: bool) -> tuple[str, Path] | None:
+        """Return the stream and the folder that a source is to be attached with; None if another stream already reads it.
 
-        `recovered` says whether the checkpoint has the stream. Raises CheckpointError if the checkpoint does not have the same
-        streams share their sources.
+        The caller attaches the source, which may take long, and calls `add` afterwards. `recovered` says whether the checkpoint
+        has the stream. Raises CheckpointError if the checkpoint does not have the same streams share their sources.
         """
         if recovered:
             self._recovered.add(stream)
         sibling = self.find_sibling(source)
         if sibling is not None:
             self._share_folder(stream, sibling)
-            return
+            return None
         owner = self._find_owner(stream)
         rival = next((name for name in self._sources if self._find_owner(name) == owner), None)
         if rival is not None and (recovered or owner == stream):
@@ -63,11 +67,31 @@ class AttachedSources(Mapping[str, Source]):
         if rival is not None:  # an earlier declaration of this stream was refused
             self._write_owner(stream, stream)
             owner = stream
-        source.attach(owner, self._checkpoint.ensure_source_folder(owner))
+        return owner, self._checkpoint.ensure_source_folder(owner)
 
     def add(self, stream: str, source: Source) -> None:
-        """Let a stream read a source, after `attach`."""
+        """Let a stream read a source that is attached."""
         self._sources[stream] = source
+        self.health.forget(stream)
+
+    def delete_folder(self, stream: str, declared: Iterable[str]) -> None:
+        """Delete the folder of a stream that is being dropped, and the one that it shares, unless another stream uses them."""
+        owner = self._find_owner(stream)
+        others = [name for name in declared if name != stream]
+        used = {*others, *(self._find_owner(name) for name in others)}
+        for name in {stream, owner} - used:
+            shutil.rmtree(self._checkpoint.ensure_source_folder(name))
+
+    def drop(self, stream: str) -> None:
+        """Forget a dropped stream; detach and close its source, unless another stream reads it."""
+        source = self._sources.get(stream)
+        self._sources = {name: other for name, other in self._sources.items() if name != stream}
+        self._owners.pop(stream, None)
+        self._recovered.discard(stream)
+        self.health.forget(stream)
+        if source is not None and self.find_sibling(source) is None:
+            closing = [getattr(source, step, None) for step in ("detach", "close")]
+            run_all_steps([step for step in closing if step is not None])
 
     def list_files(self, stream: str) -> tuple[str, ...]:
         """Return the keys of the bookkeeping files of a stream's source, without rows: recovery depends on all of them."""
@@ -86,21 +110,52 @@ class AttachedSources(Mapping[str, Source]):
         """Return a stream that reads this source object, or None."""
         return next((name for name, other in self._sources.items() if other is source), None)
 
-    def plan(self, stream: str, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """Return the ranges of new rows of a stream and the position after them, as `Source.plan` does."""
-        ranges, after = self._sources[stream].plan(position, limit_rows)
+    def plan(self, stream: str, position: Position, limit_rows: int) -> tuple[list[Range], Position] | None:
+        """Return the ranges of new rows of a stream and the position after them, as `Source.plan` does.
+
+        Return None for a degraded stream: its source fails now, or is not due after an earlier failure. Whatever a source raises
+        is the failure of its stream alone.
+        """
+        if not self.health.is_due(stream):
+            return None
+        try:
+            ranges, after = self._sources[stream].plan(position, limit_rows)
+        except Exception as problem:  # noqa: BLE001
+            self.health.record_failure(stream, to_source_error(stream, problem))
+            return None
         return [item if item.stream == stream else replace(item, stream=stream) for item in ranges], after
 
+    def has_new_rows(self, stream: str, position: Position) -> bool:
+        """Return whether a stream has new rows that can be read, as `Source.pending` does; False for a degraded stream."""
+        if not self.health.is_due(stream):
+            return False
+        try:
+            is_pending = self._sources[stream].pending(position)
+        except Exception as problem:  # noqa: BLE001
+            self.health.record_failure(stream, to_source_error(stream, problem))
+            return False
+        if not is_pending:
+            self.health.record_success(stream)
+        return is_pending
+
     def prune(self, positions: Mapping[str, Position]) -> None:
-        """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not."""
+        """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not.
+
+        The source of a degraded stream releases them later; whatever a source raises degrades its stream.
+        """
         by_owner: dict[str, list[Position]] = {}
         for stream, position in positions.items():
             by_owner.setdefault(self._find_owner(stream), []).append(position)
-        sources = {self._find_owner(stream): source for stream, source in self._sources.items()}
-        for owner, source in sources.items():
+        degraded = self.health.failures
+        sources = {self._find_owner(stream): (stream, source) for stream, source in self._sources.items()}
+        for owner, (stream, source) in sources.items():
             prune = getattr(source, "prune", None)
-            if prune is not None:
+            if prune is None or stream in degraded:
+                continue
+            try:
                 prune(*by_owner[owner])
+            except Exception as problem:  # noqa: BLE001  the batch is committed and must not fail any more
+                self.health.record_failure(stream, to_source_error(stream, problem))
 
     def _share_folder(self, stream: str, sibling: str) -> None:
         owner = self._find_owner(sibling)

@@ -15,7 +15,7 @@ from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.runtime.commands import Command
-from headrace.runtime.engine_state import UdfSet
+from headrace.runtime.engine_state import StreamState, UdfSet
 
 
 @record("declared-stream")
@@ -33,7 +33,8 @@ class BatchLogEntry:
     """The decisions about one micro-batch.
 
     `positions` are those after the batch, by stream; `tasks` hold the input ranges of the map tasks. `join_orders` are new orders
-    of window joins, by query, and `probe_orders` a new choice for all sliding joins, in JSON form, or None.
+    of window joins, by query, and `probe_orders` a new choice for all sliding joins, in JSON form, or None. A `final` batch
+    closes every window, except those of queries that read one of the streams `left_open`, which cannot be read to their end.
     """
 
     batch: int
@@ -47,3 +48,9 @@ class BatchLogEntry:
     probe_orders: dict[str, Any] | None = None
     sharing: str = "global"
     final: bool = False
+    left_open: frozenset[str] = frozenset()
+
+    def has_work(self, streams: Mapping[str, StreamState]) -> bool:
+        """Return whether the batch changes anything: it has commands or input, or is final."""
+        moves = (position != streams[name].position for name, position in self.positions.items())
+        return bool(self.commands or self.tasks or self.final) or any(moves)

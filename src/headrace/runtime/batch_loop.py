@@ -39,6 +39,14 @@ class BatchLoop:
         """Whether the thread was started and not stopped."""
         return self._thread is not None
 
+    def describe_state(self) -> str:
+        """Return in a word or two what the thread does."""
+        if self.error is not None:
+            return "stopped by an error"
+        if self.problem is not None:
+            return "retrying a failed micro-batch"
+        return "running" if self.is_running else "open"
+
     def start(self, interval: float) -> None:
         """Start the thread; micro-batches start at least `interval` seconds apart. Raises SessionError if it runs."""
         if self._thread is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.engine.batch_job import SAMPLED_ROWS, MapReport, ReduceReport
 from headrace.engine.budgets import describe_output_excess
 from headrace.model.budget import QueryBudget
 from headrace.model.time import MIN_TIME
@@ -13,7 +13,7 @@ from headrace.planner.shared_plan import LiveQuery
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import epochs
 from headrace.runtime.batch_log import BatchLogEntry
-from headrace.runtime.commands import AddQuery, RemoveQuery
+from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.metrics import BatchReport, EventTimeMarks, describe_plan_changes
 
@@ -47,7 +47,9 @@ def record_outcome(
     for number in [number for number in live if root_query_id(number) in failed]:
         del live[number]
     state.drop_ended_parts(live, list_derived_streams(live.values()))
-    state.drained = state.drained or entry.final
+    if entry.final:
+        state.left_open = entry.left_open & state.left_open if state.drained else entry.left_open
+        state.drained = True
     state.drop_ended_queries(_ENDED_QUERIES_KEPT)
     return BatchReport(
         state.batch,
@@ -83,7 +85,7 @@ def _collect_failures(
     failed = {
         command.id: error
         for command in entry.commands
-        if command.id in state.queries and (error := state.queries[command.id].error)
+        if not isinstance(command, DropStream) and command.id in state.queries and (error := state.queries[command.id].error)
     }
     for report in reports:
         for part, message in report.failures.items():
@@ -121,6 +123,8 @@ def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) 
         stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
         for map_report in map_reports:
             stream.skipped = stream.skipped | map_report.skipped_files.get(name, {})
+            stream.skipped_rows += map_report.skipped_rows.get(name, 0)
+            stream.skipped_samples = (*stream.skipped_samples, *map_report.skipped_samples.get(name, ()))[-SAMPLED_ROWS:]
         stream.keys = (
             merge_key_counts([map_report.key_counts[name] for map_report in map_reports if name in map_report.key_counts])
             or stream.keys

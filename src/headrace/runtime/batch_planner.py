@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.connectors import Range
+from headrace.connectors import Position, Range
 from headrace.errors import log_internal_error
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -13,19 +13,20 @@ from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime import sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
-from headrace.runtime.commands import Command
+from headrace.runtime.commands import Command, DropStream
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import JoinOptimizers
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What a session asks of its next batch; `final` closes every window."""
+    """What a session asks of its next batch; `final` closes every window, and `excluded` streams are not read."""
 
     rows_per_batch: int
     parallelism: int
     partitions: int
     final: bool
+    excluded: frozenset[str] = frozenset()
 
 
 def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
@@ -41,6 +42,24 @@ def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Ran
     return tasks
 
 
+def plan_input(state: EngineState, sources: AttachedSources, settings: BatchSettings) -> tuple[list[Range], dict[str, Position]]:
+    """Return the ranges of new rows of all streams that can be read, and the positions after them."""
+    ranges: list[Range] = []
+    positions: dict[str, Position] = {}
+    for name in sources:
+        if name in settings.excluded:
+            continue
+        planned = sources.plan(name, state.streams[name].position, settings.rows_per_batch)
+        if planned is not None:
+            ranges += planned[0]
+            positions[name] = planned[1]
+    return ranges, positions
+
+
+def _list_dropped(commands: Sequence[Command]) -> set[str]:
+    return {command.name for command in commands if isinstance(command, DropStream)}
+
+
 def plan_batch(
     state: EngineState,
     live: Mapping[int, LiveQuery],
@@ -50,12 +69,11 @@ def plan_batch(
     settings: BatchSettings,
     commands: Sequence[Command],
 ) -> BatchLogEntry:
-    """Return the log entry of the next batch: all new rows up to the limit, the commands, and cheaper join orders if any."""
-    ranges: list[Range] = []
-    positions = {}
-    for name in sources:
-        planned, positions[name] = sources.plan(name, state.streams[name].position, settings.rows_per_batch)
-        ranges += planned
+    """Return the log entry of the next batch: all new rows up to the limit, the commands, and cheaper join orders if any.
+
+    A stream whose source fails is left out: its position stays, and the others are read.
+    """
+    ranges, positions = plan_input(state, sources, settings)
     probe_choice, join_orders = _choose_join_plans(state, live, sliding_join_plan, optimizers)
     return BatchLogEntry(
         batch=state.batch + 1,
@@ -69,6 +87,7 @@ def plan_batch(
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
+        left_open=frozenset(sources) - positions.keys() - _list_dropped(commands) if settings.final else frozenset(),
     )
 
 

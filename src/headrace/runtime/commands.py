@@ -1,4 +1,4 @@
-"""Commands to a running session, as the batch log stores them: add a query, remove a query."""
+"""Commands to a running session, as the batch log stores them: add a query, remove a query, drop a stream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ class RemoveQuery:
     error: str | None = None
 
 
-Command: TypeAlias = AddQuery | RemoveQuery
+@record("drop-stream")
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """Drop a stream that no query reads from this batch on."""
+
+    name: str
+
+
+Command: TypeAlias = AddQuery | RemoveQuery | DropStream
 
 
 class CommandQueue:

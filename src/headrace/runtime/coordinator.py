@@ -12,9 +12,10 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from headrace.connectors import Source, discard_sink_output, sink_from_json
+from headrace.connectors import JsonLinesSink, Source, discard_sink_output, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
 from headrace.engine.failures import blame
 from headrace.errors import (
@@ -23,6 +24,7 @@ from headrace.errors import (
     NameTakenError,
     OperatorError,
     SessionError,
+    SinkError,
     SourceError,
     StorageError,
     WorkerLostError,
@@ -39,11 +41,13 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
-from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
+from headrace.runtime.cleanup import run_all_steps
+from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
+from headrace.runtime.source_health import to_source_error
 from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
@@ -94,6 +98,7 @@ class Coordinator:
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
+        self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files, or rows to sinks, that do not count
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
@@ -103,22 +108,40 @@ class Coordinator:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
 
         If a batch is unfinished, run that one, with the queued commands. A failure loses no commands: they return to the queue,
-        or are in the log entry that the next call runs. If a source cannot be read, nothing has been committed, so the batch is
-        planned again from what the source then offers.
+        or are in the log entry that the next call runs. If the source of a stream cannot be read, nothing has been committed: the
+        stream is degraded, and the batch is planned again without it. A batch that was logged earlier is first planned again with
+        it, from what its source offers now. Without anything left to do no batch is committed.
         """
-        again = self.unfinished_entry is not None
-        if self.unfinished_entry is None:
-            self.unfinished_entry = self._plan_and_log(final=final)
-        else:
-            self._add_commands_to_entry(self.unfinished_entry)
-        try:
-            return self._run_isolated()
-        except SourceError:
-            self.command_queue.requeue(self.unfinished_entry.commands)
-            self.unfinished_entry = None
-            if again:
-                return self.advance(final=final)
-            raise
+        unreadable: set[str] = set()
+        while True:
+            is_replay = self.unfinished_entry is not None
+            if self.unfinished_entry is not None:
+                self._add_commands_to_entry(self.unfinished_entry)
+            elif not self._plan_and_log(final=final, excluded=frozenset(unreadable)):
+                return BatchReport(self.state.batch, 0, 0)
+            entry = self.unfinished_entry
+            assert entry is not None
+            try:
+                report = self._run_isolated()
+            except SourceError as error:
+                self._abandon_entry()
+                if not error.stream or error.stream in unreadable:
+                    raise
+                if not is_replay:
+                    unreadable.add(error.stream)
+                    self.sources.health.record_failure(error.stream, error)
+                continue
+            for name in entry.positions:
+                self.sources.health.record_success(name)
+            return report
+
+    def _abandon_entry(self) -> None:
+        """Give up a logged batch whose input cannot be read, so that it is planned again: from other input, in other tasks."""
+        entry = self.unfinished_entry
+        assert entry is not None
+        self._discard_dead_letters(entry)
+        self.command_queue.requeue(entry.commands)
+        self.unfinished_entry = None
 
     def _run_isolated(self) -> BatchReport:
         """Run the unfinished batch until it is committed, without the queries that make it fail.
@@ -183,20 +206,23 @@ class Coordinator:
         self.unfinished_entry = entry
         self._reach("logged")
 
-    def _plan_and_log(self, *, final: bool) -> BatchLogEntry:
-        """Decide about the next batch and write the decisions to the log."""
+    def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> bool:
+        """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
         commands = self.command_queue.take()
-        settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final)
+        excluded |= self.dropping
+        settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded)
         try:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
             )
+            if not entry.has_work(self.state.streams):
+                return False
             self._log_entry(entry)
         except BaseException:
             if self.unfinished_entry is None:
                 self.command_queue.requeue(commands)
             raise
-        return entry
+        return True
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
@@ -206,11 +232,14 @@ class Coordinator:
         self._reach("planned")
         reports = self._run_job(batch, entry)
         report = self._record_reports(batch, entry, reports)
+        dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
+        self._delete_source_folders(dropped)
         self._reach("commit")
         self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
+        self._forget_streams(dropped)
         self._reach("committed")
         self._delete_unreferenced(superseded)
         return report
@@ -265,11 +294,33 @@ class Coordinator:
         sinks |= {command.id: command.sink for command in entry.commands if isinstance(command, AddQuery)}
         opened = {number: sink_from_json(sink) for number, sink in sinks.items() if sink is not None}
         failed = discard_sink_output(opened, entry.batch)
+        self._discard_dead_letters(entry)
         if failed:
             removals = [RemoveQuery(number, message) for number, message in failed.items()]
             entry = replace(entry, commands=(*entry.commands, *removals))
             self._log_entry(entry)
         return entry
+
+    def _discard_dead_letters(self, entry: BatchLogEntry) -> None:
+        """Remove the dead letters of earlier attempts; a stream whose dead letters cannot be removed is degraded."""
+        for split in (split for task in entry.tasks for split in task if split.options.get("dead_letter")):
+            try:
+                JsonLinesSink(str(split.options["dead_letter"])).discard(entry.batch)
+            except SinkError as error:
+                self.sources.health.record_failure(split.stream, to_source_error(split.stream, error))
+
+    def _delete_source_folders(self, streams: Sequence[str]) -> None:
+        """Delete the bookkeeping of the sources of dropped streams.
+
+        That precedes the commit: the log has the drop already, so that a crash in between repeats it, whereas a folder left over
+        after the commit would be taken for that of a later stream of the same name.
+        """
+        for name in streams:
+            self.sources.delete_folder(name, set(self.state.declared_streams()) - set(streams))
+
+    def _forget_streams(self, streams: Sequence[str]) -> None:
+        self.dropping -= frozenset(streams)
+        run_all_steps([partial(self.sources.drop, name) for name in streams])
 
     def _delete_unreferenced(self, superseded: Iterable[str]) -> None:
         """Delete what the committed batch no longer needs. The batch does not fail with it: a later one tries again."""
@@ -313,7 +364,9 @@ class Coordinator:
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
             final=entry.final,
+            final_except=entry.left_open,
             drained=state.drained,
+            drained_except=state.left_open,
             checkpoint_id=self.checkpoint.identity,
             sliding_join_plan_file=state.sliding_join_plan_file,
             segment_refs=state.store_refs,
@@ -340,8 +393,11 @@ class Coordinator:
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         self._has_failed_attempt = self.unfinished_entry is not None
         referenced = self.state.referenced_files()
+        commands = self.unfinished_entry.commands if self.unfinished_entry else ()
+        self.dropping = frozenset(command.name for command in commands if isinstance(command, DropStream))
+        deleted = {file for name in self.dropping & self.state.streams.keys() for file in self.state.streams[name].source_files}
         self.checkpoint.check_files(
-            self.state.batch, referenced - self.state.query_files(), logged=self.unfinished_entry is not None
+            self.state.batch, referenced - self.state.query_files() - deleted, logged=self.unfinished_entry is not None
         )
         self.checkpoint.sweep(self.state.batch, referenced)
         self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
@@ -357,14 +413,20 @@ class Coordinator:
 
     def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""
-        return self.state.build_catalog()
+        return self.state.build_catalog(self.dropping)
 
-    def attach_source(self, name: str, source: Source) -> None:
-        """Attach the source of a stream that is about to be declared, unless another stream already reads it.
+    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Path] | None:
+        """Return what to attach the source of a stream with that is about to be declared; see `AttachedSources.claim_folder`."""
+        return self.sources.claim_folder(name, source, recovered=self.has_stream(name))
 
-        Raises CheckpointError if the checkpoint does not have the same streams share their sources.
-        """
-        self.sources.attach(name, source, recovered=self.has_stream(name))
+    def drop_stream(self, name: str) -> None:
+        """Drop a declared stream that no query reads: it is not read any more, and the next batch deletes it."""
+        self.dropping |= {name}
+        self.command_queue.append(DropStream(name))
+
+    def declared_streams(self) -> dict[str, StreamState]:
+        """Return the declared streams without those that are being dropped."""
+        return {name: stream for name, stream in self.state.declared_streams().items() if name not in self.dropping}
 
     def has_stream(self, name: str) -> bool:
         """Return whether a stream of that name is declared, or was when a batch that is not committed was logged."""
@@ -420,8 +482,16 @@ class Coordinator:
     def has_work(self) -> bool:
         """Return whether a source has new rows or an unfinished batch must be run again."""
         return self.unfinished_entry is not None or any(
-            source.pending(self.state.streams[name].position) for name, source in self.sources.items()
+            self.sources.has_new_rows(name, self.state.streams[name].position)
+            for name in self.sources
+            if name not in self.dropping
         )
+
+    def close(self) -> None:
+        """Close the sources and background threads; raise the first error after all of them."""
+        sources = [getattr(source, "close", None) for source in self.sources.values()]
+        closing = [close for close in sources if close is not None]
+        run_all_steps([*closing, self.optimizers.sliding_joins.close, self.result_packer.close])
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
         state.plans[name] = plan

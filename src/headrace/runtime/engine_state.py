@@ -7,9 +7,10 @@ open windows may call it.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.connectors import SkippedRow
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.budget import QueryBudget
 from headrace.model.function import UserFunction
@@ -61,11 +62,14 @@ class StreamState:
     keys: dict[str, int] = field(default_factory=dict)  # distinct keys in the last batch, by key expressions
     base: tuple[str, ...] = ()  # for a derived stream: the declared streams it is computed from
     source_files: tuple[str, ...] = ()  # bookkeeping of the source
+    skipped_rows: int = 0
+    skipped_samples: tuple[SkippedRow, ...] = ()  # the newest of them
 
     def describe(self) -> dict[str, Any]:
         """Return the declaration and the counts, for users."""
         counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
-        return {**describe_stream(self.stream, self.source), **counted}
+        skipped = {"skipped_rows": self.skipped_rows, "skipped_samples": [asdict(row) for row in self.skipped_samples]}
+        return {**describe_stream(self.stream, self.source), **counted, **skipped}
 
 
 @record("query-state")
@@ -103,7 +107,7 @@ class EngineState:
     aggregation_refs: tuple[StateRef, ...] = ()
     session_refs: tuple[SessionRef, ...] = ()
     next_epoch: int = 0
-    drained: bool = False
+    drained: bool = False  # whether a final batch has closed every window, except those over the streams `left_open`
     join_buffer_refs: tuple[StateRef, ...] = ()
     state_partitions: int = 1  # the partition count of the stored state
     store_refs: tuple[SegmentRef, ...] = ()
@@ -112,6 +116,7 @@ class EngineState:
     udfs: UdfSet = field(default_factory=UdfSet)
     results: ResultLog = field(default_factory=ResultLog)
     deliveries: tuple[ResultFile, ...] = ()  # rows that are not known to be delivered to callbacks and consoles
+    left_open: frozenset[str] = frozenset()
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
@@ -119,9 +124,10 @@ class EngineState:
         """Return the declared streams, without derived ones."""
         return {name: stream for name, stream in self.streams.items() if not stream.base}
 
-    def build_catalog(self) -> Catalog:
-        """Return the catalog of declared streams and registered UDFs."""
-        return Catalog.of((stream.stream for stream in self.declared_streams().values()), self.udfs.active.values())
+    def build_catalog(self, hidden: Container[str] = ()) -> Catalog:
+        """Return the catalog of declared streams, except hidden ones, and of registered UDFs."""
+        shown = (stream.stream for name, stream in self.declared_streams().items() if name not in hidden)
+        return Catalog.of(shown, self.udfs.active.values())
 
     def next_stream_number(self) -> int:
         """Return an unused stream number."""
@@ -129,9 +135,9 @@ class EngineState:
 
     def watermark_of(self, streams: Sequence[str]) -> int:
         """Return the watermark of a query over these streams, after the last batch."""
-        if self.drained:
-            return MAX_TIME
         inputs = self._base_streams(streams)
+        if self.drained and not any(stream.stream.name in self.left_open for stream in inputs):
+            return MAX_TIME
         return MIN_TIME if any(s.seen == MIN_TIME for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
 
     def newest_common_time(self, streams: Sequence[str]) -> int:
@@ -149,6 +155,11 @@ class EngineState:
             del self.streams[name]
         self.aggregation_refs = tuple(ref for ref in self.aggregation_refs if ref.stream in self.streams)
         self.join_buffer_refs = tuple(ref for ref in self.join_buffer_refs if ref.stream in self.streams)
+
+    def drop_stream(self, name: str) -> None:
+        """Drop a declared stream with its position, epochs and counts; `drop_ended_parts` drops its stored state."""
+        self.streams.pop(name, None)
+        self.left_open -= {name}
 
     def live_queries(self) -> list[QueryState]:
         """Return the live queries and query parts, in order of addition."""

@@ -23,7 +23,7 @@ from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
 from headrace.runtime import sliding_join_epochs
 from headrace.runtime.binding import bind_query
-from headrace.runtime.commands import AddQuery, Command, RemoveQuery
+from headrace.runtime.commands import AddQuery, Command, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState
 from headrace.storage.store import make_attempt_key
 
@@ -36,7 +36,7 @@ def next_epoch_start(seen: int) -> int:
 
 
 def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command]) -> dict[int, LiveQuery]:
-    """Record added and removed queries in the state of the batch; return the live queries of the batch.
+    """Record added and removed queries and dropped streams in the state of the batch; return the live queries of the batch.
 
     A query that cannot be bound fails alone: an earlier version accepted it, or there was more stack left.
     """
@@ -64,6 +64,8 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
         if isinstance(command, RemoveQuery) and command.id in state.queries:
             ended = state.queries[command.id]
             ended.live, ended.last_batch, ended.error = False, state.batch, command.error
+        elif isinstance(command, DropStream):
+            state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))
     return live
 

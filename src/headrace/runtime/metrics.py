@@ -7,9 +7,9 @@ windows closed in it, and the oldest of those windows has the greatest latency.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +21,11 @@ from headrace.planner.changelog import root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.commands import DropStream
 from headrace.runtime.engine_state import EngineState
+
+_BATCHES_KEPT = 1_000
+DETAILED_BATCHES = 60
 
 
 class EventTimeMarks(NamedTuple):
@@ -36,7 +40,7 @@ class BatchReport:
     """The outcome of a micro-batch.
 
     `rows` were read and `emitted` rows written; `added`, `removed` and `failed` hold query ids. `changes` describes plan changes
-    as (kind, text), where the kind is "epoch" or "replan".
+    as (kind, text), where the kind is "epoch", "replan" or "drop".
     """
 
     batch: int
@@ -55,13 +59,45 @@ class BatchReport:
     live: int = 0  # live queries after the batch
 
 
+class CommittedBatch(NamedTuple):
+    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
+
+    report: BatchReport
+    at: float
+    seconds: float
+
+
+class BatchHistory:
+    """The most recent micro-batches of a session, oldest first; only the newest have row counts by query."""
+
+    def __init__(self) -> None:
+        """Create an empty history."""
+        self._batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
+
+    def append(self, batch: CommittedBatch) -> None:
+        """Add a batch; drop the row counts of an older one: those of thousands of queries would take much memory."""
+        self._batches.append(batch)
+        if len(self._batches) > DETAILED_BATCHES:
+            old = self._batches[-DETAILED_BATCHES - 1]
+            self._batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
+
+    def list_all(self) -> list[CommittedBatch]:
+        """Return all batches, oldest first."""
+        return list(self._batches)
+
+    def list_detailed(self) -> list[tuple[BatchReport, float]]:
+        """Return report and commit time of the batches with row counts, and of the one before them."""
+        return [(batch.report, batch.at) for batch in self.list_all()[-DETAILED_BATCHES - 1 :]]
+
+
 def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchLogEntry) -> tuple[tuple[str, str], ...]:
-    """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
+    """Return (kind, text) of every plan change of a batch: new epochs, dropped streams, new join plans, a new partition count."""
     events = []
     for name, stream in after.declared_streams().items():
         previous = before.streams.get(name)
         if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
             events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
+    events += [("drop", f"stream {command.name} was dropped") for command in entry.commands if isinstance(command, DropStream)]
     for number in entry.join_orders:
         query = after.queries.get(number)
         events.append(("replan", f"join {query.name if query else number}: join order changed"))

@@ -57,7 +57,8 @@ class SessionStatistics:
 
     def get_stream_rate(self, stream: str) -> float:
         """Return the recent rows a second of event time of a stream; 0 before the first measurement."""
-        return self._engine.state.streams[stream].rate
+        state = self._engine.state.streams.get(stream)
+        return 0.0 if state is None else state.rate
 
     def draw_plan(self) -> tuple[PlanDiagram, PlanDrawing]:
         """Return the shared operators and the queries that use them, as boxes and lines, and their places."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from headrace.errors import HeadraceError
+from headrace.runtime.metrics import CommittedBatch
 from headrace.service.problems import HttpRequestError
-from headrace.session import CommittedBatch, Session
+from headrace.session import Session
 
 _MIB = 1 << 20
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
 from headrace.connectors import MemorySource, RateSource, Source, TcpSource
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NameTakenError, SourceError
+from headrace.runtime.source_health import MAX_DELAY_SECONDS
 from headrace.service.allowed_roots import AllowedRoots, ConfinedFileSource
 from headrace.service.problems import RequestBody
 from headrace.session import Session
@@ -18,6 +21,9 @@ from headrace.storage.documents import damaged_error, get_document, put_document
 from headrace.storage.store import Store
 
 STREAMS_FILE = "service-streams.json"
+_LOG = logging.getLogger(__name__)
+_FIRST_DELAY_SECONDS = 0.5  # before a detached stream is declared again
+
 StreamName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -45,7 +51,7 @@ class FileStream(_BaseDeclaration):
     path: str = Field(min_length=1, description="A file, a directory or a glob pattern on the machine of the service.")
     columns: str | None = Field(default=None, max_length=20_000, description="Required unless the files contain a schema.")
     format: Literal["arrow", "parquet", "csv", "json"] | None = None
-    on_error: Literal["fail", "skip"] = "fail"
+    on_error: Literal["fail", "skip_row", "skip_file", "skip"] = "fail"
 
     def open_within(self, roots: AllowedRoots) -> Source:
         """Return the source; raises ForbiddenPathError if its path is not below an allowed root."""
@@ -85,28 +91,44 @@ StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream
 _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)
 
 
+@dataclass(frozen=True, slots=True)
+class _DetachedStream:
+    """A stream that has no source after a restart: why, and the function that declares it again."""
+
+    error: SourceError
+    declare: Callable[[], None]
+
+
 class DeclaredStreams:
-    """The streams declared by requests; a file in the checkpoint holds them."""
+    """The streams declared by requests; a file in the checkpoint holds them.
+
+    A stream whose source is gone after a restart does not keep the service from starting: it is detached, and a thread declares
+    it again when its source is back, unless it is dropped before.
+    """
 
     def __init__(self, session: Session, store: Store, roots: AllowedRoots, *, was_served: bool) -> None:
         """Declare the streams of the file; streams over files must be below `roots`.
 
-        Raises CheckpointError if the file is damaged, or if it is missing from a checkpoint that a service has used before.
+        Raises CheckpointError if the file is damaged, if a stream differs, or if the file is missing from a checkpoint that a
+        service has used before.
         """
-        self._session, self._store, self._roots, self._add_lock = session, store, roots, threading.Lock()
+        self._session, self._store, self._roots, self._lock = session, store, roots, threading.Lock()
         self._streams: dict[str, Any] = {}
+        self._detached: dict[str, _DetachedStream] = {}
+        self._reattaching: threading.Thread | None = None
+        self._stopping = threading.Event()
         for stream in _read_declarations(store, was_served=was_served):
-            try:
-                self._declare(stream, self._open_source(stream))
-            except HeadraceError as error:
-                message = f"cannot open stream '{stream.name}', which was declared by a request: {error.message}"
-                hint = error.hint or f"make its source available again; its declaration is in '{store.name_of(STREAMS_FILE)}'"
-                raise type(error)(message, detail=error.detail, hint=hint) from error
+            self._streams[stream.name] = stream
+            self._redeclare(stream)
 
     def add(self, stream: Any) -> None:
         """Declare a stream. The file is written before a micro-batch can use the stream, so that a restart finds its source."""
         source = self._open_source(stream)
-        with self._add_lock:
+        _ = source.schema  # connects to a server, which may take long, before the lock is taken
+        with self._lock:
+            if stream.name in self._detached:
+                message = f"stream '{stream.name}' already exists"
+                raise NameTakenError(message, detail="its source cannot be read", hint="drop it first")
             if stream.name not in self._streams:  # otherwise `create_stream` rejects it
                 self._write_file([*self._streams.values(), stream])
             try:
@@ -114,6 +136,67 @@ class DeclaredStreams:
             except HeadraceError:
                 self._write_file(list(self._streams.values()))
                 raise
+            self._streams[stream.name] = stream
+
+    def drop(self, name: str, *, cascade: bool) -> None:
+        """Drop a stream, declared by a request or not; a restart does not declare it again. Errors are those of the session."""
+        with self._lock:
+            if name in self._session.streams() or name not in self._detached:
+                self._session.drop_stream(name, cascade=cascade)
+            self._detached.pop(name, None)
+            if self._streams.pop(name, None) is not None:
+                self._write_file(list(self._streams.values()))
+
+    def get_error(self, name: str) -> str | None:
+        """Return why a stream has no source after a restart; None for any other stream."""
+        detached = self._detached.get(name)
+        return None if detached is None else str(detached.error)
+
+    def stop(self) -> None:
+        """Declare no more streams; the end of the service."""
+        self._stopping.set()
+
+    def reattach_later(self, name: str, error: SourceError, declare: Callable[[], None]) -> None:
+        """Call `declare` with a growing delay until it succeeds: the stream has no source because of `error`."""
+        _LOG.warning("stream '%s' has no source: %s", name, error)
+        with self._lock:
+            self._detached[name] = _DetachedStream(error, declare)
+            if self._reattaching is None:
+                self._reattaching = threading.Thread(target=self._reattach, name="headrace-reattach", daemon=True)
+                self._reattaching.start()
+
+    def _redeclare(self, stream: Any) -> None:
+        """Declare a stream of the file again; without its source it is detached."""
+        try:
+            self._declare(stream, self._open_source(stream))
+        except SourceError as error:
+            self.reattach_later(stream.name, error, lambda: self._declare(stream, self._open_source(stream)))
+        except HeadraceError as error:
+            message = f"cannot open stream '{stream.name}', which was declared by a request: {error.message}"
+            hint = error.hint or f"its declaration is in '{self._store.name_of(STREAMS_FILE)}'"
+            raise type(error)(message, detail=error.detail, hint=hint) from error
+
+    def _reattach(self) -> None:
+        """Declare detached streams again, with a growing delay between the attempts."""
+        delay = _FIRST_DELAY_SECONDS
+        while not self._session.is_closed and not self._stopping.wait(delay):
+            delay = min(2 * delay, MAX_DELAY_SECONDS)
+            for name, detached in list(self._detached.items()):
+                self._try_reattach(name, detached)
+            with self._lock:
+                if not self._detached:
+                    self._reattaching = None
+                    return
+
+    def _try_reattach(self, name: str, detached: _DetachedStream) -> None:
+        try:
+            detached.declare()
+        except HeadraceError as error:
+            _LOG.debug("stream '%s' has still no source: %s", name, error)
+            return
+        with self._lock:
+            if self._detached.pop(name, None) is None and name in self._session.streams():  # dropped meanwhile
+                self._session.drop_stream(name, cascade=True)
 
     def _open_source(self, stream: Any) -> Source:
         source: Source = stream.open_within(self._roots) if isinstance(stream, FileStream) else stream.open()
@@ -124,7 +207,6 @@ class DeclaredStreams:
 
     def _declare(self, stream: Any, source: Source) -> None:
         self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark)
-        self._streams[stream.name] = stream
 
 
 def _read_declarations(store: Store, *, was_served: bool) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The event log: queries added, removed and failed, epochs and plan changes, kept across restarts.
+"""The event log: queries added, removed and failed, epochs, plan changes, degraded and dropped streams, kept across restarts.
 
 Events are written after their micro-batch is committed, so a crash in between loses them; nothing depends on them.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.errors import StorageError
-from headrace.session import CommittedBatch, Session
+from headrace.runtime.metrics import CommittedBatch
+from headrace.session import Session
 from headrace.storage.append_log import AppendLog
 from headrace.storage.store import Store
 
@@ -34,6 +36,7 @@ class EventLog:
         self._line_count = len(events)
         self._events: deque[dict[str, Any]] = deque(events, _MAX_EVENTS)
         self._last_batch = session.last_batch
+        self._degraded: dict[str, str] = {}
 
     @staticmethod
     def exists(store: Store) -> bool:
@@ -47,19 +50,34 @@ class EventLog:
             return list(self._events)
 
     def record_batches(self) -> None:
-        """Record the events of the micro-batches since the last call."""
+        """Record the events of the micro-batches since the last call, and the streams that were degraded or recovered."""
         with self._lock:
             new_batches = [batch for batch in self._session.done() if batch.report.batch > self._last_batch]
-            if not new_batches:
-                return
-            self._last_batch = new_batches[-1].report.batch
+            if new_batches:
+                self._last_batch = new_batches[-1].report.batch
             events = [event for batch in new_batches for event in self._events_of_batch(batch)]
+            events += self._events_of_streams()
             if events:
                 self._events.extend(events)
                 try:
                     self._write_events(events)
                 except StorageError:  # for example a full disk: results matter more than events
                     _LOG.exception("cannot write events")
+
+    def _events_of_streams(self) -> Iterator[dict[str, Any]]:
+        """Yield the changes of the status of streams; a stream whose error changes is degraded again."""
+        reports = self._session.streams()
+        degraded = {name: str(report["error"]) for name, report in reports.items() if report["status"] == "degraded"}
+        for name, reason in degraded.items():
+            if self._degraded.get(name) != reason:
+                yield self._make_event("degraded", f"stream {name} is degraded: {reason}")
+        for name in self._degraded.keys() - degraded.keys():
+            if name in reports:
+                yield self._make_event("recovered", f"stream {name} is readable again")
+        self._degraded = degraded
+
+    def _make_event(self, kind: str, text: str) -> dict[str, Any]:
+        return {"at": time.time(), "batch": self._session.last_batch, "kind": kind, "text": text}
 
     def _write_events(self, events: list[dict[str, Any]]) -> None:
         self._line_count += len(events)

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 
-from headrace.connectors.read import read_range
+from headrace.connectors import read_with_policy
 from headrace.errors import NotFoundError
 from headrace.model.types import Schema
 from headrace.query import Query
@@ -88,6 +88,7 @@ class ServiceHost:
         try:
             yield
         finally:
+            self.declared_streams.stop()
             self.notifier.stop()
             await anyio.to_thread.run_sync(self.notifier.join)
 
@@ -124,7 +125,7 @@ class ServiceHost:
         ranges = [item for item in self.session.list_last_ranges() if item.stream == stream]
         if not ranges:
             return schema.to_arrow().empty_table()
-        rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])
+        rows = read_with_policy(ranges[-1], schema, [field.name for field in schema.fields]).table
         return rows.slice(max(0, rows.num_rows - max_rows))
 
     def find_query(self, name: str, query_id: int | None = None) -> Query:

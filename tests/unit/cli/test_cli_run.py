@@ -29,7 +29,9 @@ def test_json_output_is_a_single_document(headrace, session_file):
     result = headrace("run", path, "--once", "--json", *LOCAL)
     assert result.code == 0
     assert result.document["session"] == str(path)
-    assert result.document["streams"] == {"t": {"rows": 6, "untimed": 1, "skipped": {}}}
+    stream = result.document["streams"]["t"]
+    assert (stream["rows"], stream["untimed"], stream["skipped"], stream["skipped_rows"]) == (6, 1, {}, 0)
+    assert (stream["status"], stream["error"]) == ("ok", None)
     query = result.document["queries"]["total"]
     assert {part: query[part] for part in ("rows", "sink", "path", "error")} == {
         "rows": 4,
@@ -114,8 +116,38 @@ def test_an_unreadable_file_can_be_skipped(headrace, session_file, tmp_path):
     path = session_file(stream='on_error = "skip"')
     (tmp_path / "data" / "c.csv").write_text('k,v,time\n1,x,"\n')
     result = headrace("run", path, "--once", "--json", *LOCAL)
-    assert result.code == 0
+    assert result.code == 3
     assert list(result.document["streams"]["t"]["skipped"]) == [str(tmp_path / "data" / "c.csv")]
+
+
+def test_skipped_lines_are_reported_and_kept(headrace, session_file, tmp_path):
+    path = session_file(stream='on_error = "skip_row"\ndead_letter = "jsonl:rejected"')
+    (tmp_path / "data" / "c.csv").write_text("k,v,time\n1,x,\n1,2,2026-01-01T00:00:20Z\n")
+    result = headrace("run", path, "--once", *LOCAL)
+    assert result.code == 3
+    assert "stream t: 7 rows, 1 without event time, 0 files skipped, 1 lines skipped" in result.out
+    assert f"skipped line 2 of {tmp_path / 'data' / 'c.csv'}" in result.out
+    assert [row["text"] for row in read_rows(tmp_path / "rejected")] == ["1,x,"]
+
+
+def test_a_failed_source_does_not_keep_other_streams_from_their_results(headrace, session_file, tmp_path):
+    streams = """
+[streams.u]
+path = "other/*.csv"
+schema = "k INT, time TIMESTAMP"
+time = "time"
+[queries.of_u]
+sql = "SELECT window_start, COUNT(*) AS n FROM TUMBLE(u, '1 minute')"
+"""
+    path = session_file(stream='on_error = "fail"' + streams)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "1.csv").write_text("k,time\n1,2026-01-01T00:00:20Z\n")
+    (tmp_path / "data" / "c.csv").write_text('k,v,time\n1,x,"\n')
+    result = headrace("run", path, "--once", "--json", *LOCAL)
+    assert result.code == 1
+    assert result.document["streams"]["t"]["status"] == "degraded"
+    assert "c.csv" in result.document["streams"]["t"]["error"]
+    assert result.document["queries"]["of_u"]["rows"] == 1
 
 
 def test_an_invalid_query_is_refused_before_the_session_starts(headrace, session_file, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.cli.shell.parser import (
     AddStatement,
     DescribeStatement,
+    DropStatement,
     ExplainStatement,
     HelpStatement,
     QuitStatement,
@@ -47,6 +48,8 @@ def parse_text(text: str):
         ("WITH a AS (SELECT 1) SELECT * FROM a", SelectStatement(SqlText("WITH a AS (SELECT 1) SELECT * FROM a"))),
         ("REMOVE a", RemoveStatement(("a",))),
         ("remove a, `b c` ,d", RemoveStatement(("a", "b c", "d"))),
+        ("DROP STREAM s", DropStatement("s")),
+        ("drop stream `a b` cascade", DropStatement("a b", cascade=True)),
         ("SHOW QUERIES", ShowStatement(ShowKind.queries)),
         ("show\nstreams", ShowStatement(ShowKind.streams)),
         ("SHOW PLAN -- all of it", ShowStatement(ShowKind.plan)),

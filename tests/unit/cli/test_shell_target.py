@@ -75,6 +75,17 @@ def test_an_invalid_name_is_refused(target):
     assert target.queries() == []
 
 
+def test_a_stream_is_dropped(target):
+    target.add(ROWS, "q")
+    with pytest.raises(HeadraceError, match="stream 't' is read by 1 query") as caught:
+        target.drop_stream("t", cascade=False)
+    assert caught.value.detail == "queries: q"
+    target.drop_stream("t", cascade=True)
+    assert (target.streams(), target.queries()) == ([], [])
+    with pytest.raises(NotFoundError, match="stream 't' does not exist"):
+        target.drop_stream("t", cascade=False)
+
+
 def test_names_are_generated(target):
     first, second = target.add(ROWS, None), target.add(ROWS, None)
     assert first.name != second.name

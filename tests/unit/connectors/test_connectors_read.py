@@ -181,7 +181,7 @@ def test_malformed_text_names_file_and_row(tmp_path, name, content, message):
         read_range(make_range(path, path.suffix[1:]), SCHEMA, ["id"])
     assert str(path) in str(caught.value)
     assert message in caught.value.detail
-    assert "on_error='skip'" in caught.value.hint
+    assert "on_error='skip_" in caught.value.hint
 
 
 @pytest.mark.parametrize(("name", "message"), [("a.csv", "yesterday"), ("a.json", "yesterday")])

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.cli.session_file import SessionFile
-from headrace.connectors import Range, TcpSource, read_range
+from headrace.connectors import Range, TcpSource, read_range, tcp
 from headrace.connectors.source import RANGE_ROWS
 from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
+from headrace.runtime import source_health
 from headrace.storage.fault_points import install_fault_hook
 from headrace.storage.records import decode_records, encode_records
 from support.in_process_driver import BEGIN, InProcessDriver, small_stream
@@ -147,7 +149,8 @@ def test_an_unreachable_server_is_reported(rig: InProcessDriver, source: TcpSour
             call()
     with pytest.raises(SourceError, match="cannot be reached"):
         read_range(ranges[0], small_stream().schema, ["f1"])
-    source.prune(position)  # an undelivered commit does not fail the batch
+    with pytest.raises(SourceError, match="cannot be reached"):
+        source.prune(position)
 
 
 def test_a_restarted_server_is_refused(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
@@ -311,7 +314,7 @@ def test_no_row_is_late_without_a_watermark_delay(rig: InProcessDriver, tmp_path
         assert sum(row["n"] for row in query.results().to_pylist()) == 2590
 
 
-def test_an_unreachable_server_fails_the_batch(rig: InProcessDriver, tmp_path: Path):
+def test_an_unreachable_server_degrades_the_stream(rig: InProcessDriver, tmp_path: Path):
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         query = session.add(BY_KEY, name="q")
@@ -321,9 +324,84 @@ def test_an_unreachable_server_fails_the_batch(rig: InProcessDriver, tmp_path: P
         assert session.streams()["s"]["max_event_time"] == (BEGIN + 1) * 1_000_000
         rig.driver.close()
         session._coordinator.sources["s"].close()
-        with pytest.raises(SourceError, match="cannot be reached"):
-            session.advance()
+        session.advance()
+        assert session.streams()["s"]["status"] == "degraded"
+        assert "cannot be reached" in session.streams()["s"]["error"]
         assert query.status == "live"
+
+
+class SilentServer:
+    """Accepts connections and never answers."""
+
+    def __enter__(self) -> str:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        return f"127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def test_a_silent_server_blocks_nobody_while_it_is_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tcp, "_CONTROL_TIMEOUT_SECONDS", 1.0)
+    with SilentServer() as address, hr.Session(tmp_path, backend="local") as session:
+        source = hr.MemorySource("n INT, time TIMESTAMP")
+        session.create_stream("m", source, time="time")
+        with ThreadPoolExecutor(1) as pool:
+            attaching = pool.submit(session.create_stream, "silent", hr.TcpSource(address, "fields"), time="time")
+            query = session.add("SELECT n FROM m")
+            source.append([{"n": 1, "time": "2024-01-01T00:00:00Z"}])
+            session.advance()
+            session.create_stream("other", hr.MemorySource("n INT, time TIMESTAMP"), time="time")
+            assert not attaching.done()
+            assert query.results()["n"].to_pylist() == [1]
+            with pytest.raises(SourceError, match="cannot be reached"):
+                attaching.result()
+        assert set(session.streams()) == {"m", "other"}
+
+
+def test_a_server_that_falls_silent_is_asked_again_after_a_delay_only(
+    rig: InProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with SilentServer() as address, hr.Session(tmp_path, backend="local") as session:
+        tcp_source, memory = hr.TcpSource(rig.address, "fields"), hr.MemorySource("n INT, time TIMESTAMP")
+        session.create_stream("s", tcp_source, time="time")
+        session.create_stream("m", memory, time="time")
+        query = session.add("SELECT n FROM m")
+        session.advance()
+        tcp_source._connection = TcpConnection(address, 0.2)
+        requests: list[str] = []
+        exchange = TcpConnection._exchange
+        monkeypatch.setattr(TcpConnection, "_exchange", lambda *args: requests.append(args[1]) or exchange(*args))
+        monkeypatch.setattr(source_health, "FIRST_DELAY_SECONDS", 60.0)
+        for n in range(5):
+            memory.append([{"n": n, "time": "2024-01-01T00:00:00Z"}])
+            session.advance(retry_degraded=False)
+        assert query.results()["n"].to_pylist() == [0, 1, 2, 3, 4]
+        assert session.streams()["s"]["status"] == "degraded"
+        assert requests == ["status"]
+
+
+def test_dropping_a_stream_leaves_the_group(rig: InProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    left = threading.Event()
+    send = TcpConnection.send_request
+
+    def send_and_notice(connection: TcpConnection, request: str, **arguments: Any) -> dict[str, Any]:
+        response = send(connection, request, **arguments)
+        if (request, arguments) == ("leave", {"stream": "fields", "group": "g"}):
+            left.set()
+        return response
+
+    monkeypatch.setattr(TcpConnection, "send_request", send_and_notice)
+    with hr.Session(tmp_path, backend="local") as session:
+        session.create_stream("s", hr.TcpSource(rig.address, "fields", group="g"), time="time")
+        session.add(BY_KEY, name="q")
+        rig.start(100)
+        rig.advance(1)
+        session.advance()
+        session.drop_stream("s", cascade=True)
+        session.advance()
+        assert left.wait(10)
+        assert session.streams() == {}
 
 
 def test_a_stream_declared_with_another_group_is_refused(rig: InProcessDriver, tmp_path: Path):

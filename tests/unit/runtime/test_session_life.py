@@ -10,7 +10,7 @@ import pytest
 from lives import DAY, SessionHarness, make_rows, read_columns
 
 import headrace as hr
-from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SourceError
+from headrace.errors import CheckpointError, HeadraceError, NameTakenError, NotFoundError, SessionError
 from headrace.storage.fault_points import install_fault_hook
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
@@ -233,7 +233,7 @@ def test_a_session_runs_in_the_background(harness: SessionHarness):
     harness.session.stop()
 
 
-def test_the_background_thread_goes_on_after_the_repair_of_a_source(tmp_path: Path):
+def test_a_degraded_stream_is_read_again_in_the_background_after_a_repair(tmp_path: Path):
     folder = tmp_path / "in"
     folder.mkdir()
     with hr.Session(tmp_path / "c", backend="local") as session:
@@ -243,23 +243,27 @@ def test_the_background_thread_goes_on_after_the_repair_of_a_source(tmp_path: Pa
         query.wait_live(10)
         (folder / "1.arrow.tmp").write_bytes(b"rubbish")
         (folder / "1.arrow.tmp").rename(folder / "1.arrow")
-        wait_until(lambda: "1.arrow" in (session.problem or ""))
+        wait_until(lambda: session.streams()["f"]["status"] == "degraded")
+        assert "1.arrow" in session.streams()["f"]["error"]
         (folder / "1.arrow").unlink()
         (folder / "2.json").write_text('{"n": 5, "time": "2024-01-01T00:00:01Z"}\n')
         wait_until(lambda: read_columns(query, "n") == [5])
-        wait_until(lambda: session.problem is None)
+        wait_until(lambda: session.streams()["f"]["status"] == "ok")
         session.stop()
 
 
 def test_close_raises_the_error_of_the_background_thread_and_closes(tmp_path: Path):
-    folder = tmp_path / "in"
-    folder.mkdir()
+    def crash(step: str) -> None:
+        raise CheckpointError(step)
+
     session = hr.Session(tmp_path / "c", backend="local")
-    session.create_stream("f", hr.FileSource(folder, schema="n INT, time TIMESTAMP"), time="time")
-    (folder / "1.arrow").write_bytes(b"rubbish")
+    session.create_stream("m", hr.MemorySource("n INT, time TIMESTAMP"), time="time")
+    session.add("SELECT n FROM m")
+    install_fault_hook(tmp_path / "c", crash)
     session.start()
-    wait_until(lambda: session.problem is not None)
-    with pytest.raises(SourceError):
+    wait_until(lambda: session._loop.error is not None)
+    install_fault_hook(tmp_path / "c", None)
+    with pytest.raises(CheckpointError):
         session.close()
     assert session.is_closed
     hr.Session(tmp_path / "c", backend="local").close()
@@ -378,7 +382,7 @@ def test_an_unknown_back_end_is_refused(tmp_path: Path):
 
 
 def test_done_keeps_per_query_counts_of_the_latest_batches_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.session.DETAILED_BATCHES", 2)
+    monkeypatch.setattr("headrace.runtime.metrics.DETAILED_BATCHES", 2)
     with hr.Session(backend="local") as session:
         source = hr.MemorySource("x INT, time TIMESTAMP")
         session.create_stream("s", source, time="time")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import HeadraceError
-from support.in_process_service import COLUMNS, Service, timestamp
+from headrace.service import declared_streams
+from support.in_process_service import COLUMNS, Service, timestamp, wait_until
 
 RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
 
@@ -91,7 +91,8 @@ def test_a_stream_is_saved_before_the_session_creates_it(service: Service, monke
     assert ['"other"' in text for text in file_texts] == [False, True]
 
 
-def test_a_missing_source_is_named_at_the_restart(serve, tmp_path: Path):
+def test_a_missing_source_does_not_keep_the_service_from_starting(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(declared_streams, "_FIRST_DELAY_SECONDS", 0.01)
     folder = tmp_path / "rows"
     folder.mkdir()
     (folder / "one.csv").write_text("k,time\n1,2026-01-01T00:00:00Z\n")
@@ -102,8 +103,82 @@ def test_a_missing_source_is_named_at_the_restart(serve, tmp_path: Path):
     service.close()
     (folder / "one.csv").unlink()
     folder.rmdir()
-    with pytest.raises(HeadraceError, match="cannot open stream 'rows', which was declared by a request"):
-        service.restart()
-    folder.mkdir()
     service.restart()
-    assert service.http.get("/v1/streams/rows").status_code == 200
+    stream = service.http.get("/v1/streams/rows").json()
+    assert stream["status"] == "detached"
+    assert "does not exist" in stream["error"]
+    assert service.http.post("/v1/streams", json={**declaration, "columns": "k INT, time TIMESTAMP"}).status_code == 409
+    folder.mkdir()
+    wait_until(lambda: service.session.streams()["rows"]["status"] == "ok")
+    assert service.http.get("/v1/streams/rows").json()["error"] is None
+
+
+# Dropped and degraded streams
+
+FILES = {"source": "files", "name": "rows", "format": "csv", "time": "time", "columns": "k INT, time TIMESTAMP"}
+
+
+@pytest.fixture
+def rows_folder(tmp_path: Path) -> Path:
+    (tmp_path / "rows").mkdir()
+    return tmp_path / "rows"
+
+
+def write_bad_line(folder: Path) -> None:
+    (folder / "1.csv").write_text("k,time\n1,2026-01-01T00:00:00Z\nx,2026-01-01T00:00:01Z\n")
+
+
+def test_a_dropped_stream_stays_dropped_after_a_restart(service: Service):
+    service.http.post("/v1/streams", json=RATE)
+    service.add("SELECT ad_id FROM ads", name="reads_ads")
+    refused = service.http.delete("/v1/streams/ads")
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == "queries: reads_ads"
+    assert service.http.delete("/v1/streams/ads", params={"cascade": True}).status_code == 204
+    assert service.http.get("/v1/streams/ads").status_code == 404
+    assert service.http.delete("/v1/streams/ads").status_code == 404
+    service.wait_until(lambda: "ads" not in service.session._coordinator.state.streams)
+    service.restart()
+    assert [stream["name"] for stream in service.http.get("/v1/streams").json()] == ["purchases"]
+    assert service.http.post("/v1/streams", json=RATE).status_code == 201
+
+
+def test_a_detached_stream_can_be_dropped(service: Service, rows_folder: Path):
+    assert service.http.post("/v1/streams", json={**FILES, "path": str(rows_folder)}).status_code == 201
+    service.add("SELECT k FROM rows", name="of_rows")
+    service.close()
+    rows_folder.rmdir()
+    service.restart()
+    assert service.http.delete("/v1/streams/rows", params={"cascade": True}).status_code == 204
+    assert service.http.get("/v1/streams/rows").status_code == 404
+    service.restart()
+    assert service.http.get("/v1/streams/rows").status_code == 404
+
+
+def test_a_degraded_stream_is_reported_and_others_go_on(service: Service, rows_folder: Path):
+    service.http.post("/v1/streams", json={**FILES, "path": str(rows_folder)})
+    service.add("SELECT k FROM rows", name="of_rows")
+    service.add("SELECT price FROM purchases", name="of_purchases")
+    write_bad_line(rows_folder)
+    wait_until(lambda: service.http.get("/v1/streams/rows").json()["status"] == "degraded")
+    service.append_and_wait(1.0)
+    assert "1.csv" in service.http.get("/v1/streams/rows").json()["error"]
+    assert 'headrace_stream_degraded{stream="rows"} 1.0' in service.http.get("/metrics").text
+    (rows_folder / "1.csv").unlink()
+    wait_until(lambda: service.http.get("/v1/streams/rows").json()["status"] == "ok")
+    events = [event for event in service.http.get("/v1/events").json() if event["kind"] in {"degraded", "recovered"}]
+    assert [event["kind"] for event in events] == ["degraded", "recovered"]
+    assert "stream rows is degraded" in events[0]["text"]
+
+
+def test_skipped_lines_are_reported(service: Service, rows_folder: Path):
+    declaration = {**FILES, "path": str(rows_folder), "on_error": "skip_row"}
+    assert service.http.post("/v1/streams", json=declaration).status_code == 201
+    service.add("SELECT k FROM rows", name="of_rows")
+    write_bad_line(rows_folder)
+    service.wait_until(lambda: service.session.streams()["rows"]["skipped_rows"] == 1)
+    stream = service.http.get("/v1/streams/rows").json()
+    assert (stream["status"], stream["rows"], stream["skipped_rows"]) == ("ok", 1, 1)
+    assert [(row["line"], row["text"]) for row in stream["skipped_samples"]] == [(3, "x,2026-01-01T00:00:01Z")]
+    assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in service.http.get("/metrics").text
+    assert service.http.get("/v1/streams/rows/sample").json()["rows"] == [[1, "2026-01-01T00:00:00Z"]]

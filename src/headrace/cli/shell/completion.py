@@ -80,6 +80,8 @@ def _list_candidates(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterato
     first = tokens[0].text.upper()
     if first == "SHOW":
         yield from _label_words("keyword", ShowKind if len(tokens) == 1 else ())
+    elif first == "DROP":
+        yield from _candidates_of_drop(tokens, vocabulary)
     elif first in _NAME_STATEMENTS and len(tokens) == 1:
         yield from _label_words("query", vocabulary.queries)
         yield from _label_words("stream", vocabulary.streams if first in {"DESCRIBE", "DESC"} else ())
@@ -90,6 +92,13 @@ def _list_candidates(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterato
         yield from _label_words("keyword", QUERY_STARTS[:2])
     elif first in {"ADD", "REPLACE", "EXPLAIN", "("} or first in QUERY_STARTS:
         yield from _candidates_in_query(tokens, vocabulary)
+
+
+def _candidates_of_drop(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+    if len(tokens) == 2 and tokens[1].is_word("STREAM"):
+        yield from _label_words("stream", vocabulary.streams)
+    else:
+        yield from _label_words("keyword", {1: ("STREAM",), 3: ("CASCADE",)}.get(len(tokens), ()))
 
 
 def _candidates_after_name(first: str, tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:

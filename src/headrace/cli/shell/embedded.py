@@ -63,6 +63,10 @@ class EmbeddedTarget:
         """See `ShellTarget`."""
         self._session.remove(name)
 
+    def drop_stream(self, name: str, *, cascade: bool) -> None:
+        """See `ShellTarget`."""
+        self._session.drop_stream(name, cascade=cascade)
+
     def explain(self) -> str:
         """See `ShellTarget`; queries that are not live yet are missing."""
         return self._session.explain()
@@ -160,8 +164,9 @@ def _summarize_stream(name: str, report: dict[str, object]) -> StreamSummary:
     assert isinstance(rows, int)
     assert isinstance(max_event_time, int)
     stream = Stream(name, Schema.parse(str(schema)), str(column), delay)
+    lag_seconds = time.time() - max_event_time / 1e6 if max_event_time > 0 else None
     return StreamSummary(
-        stream, str(source.get("kind", "")), rows, time.time() - max_event_time / 1e6 if max_event_time > 0 else None
+        stream, str(source.get("kind", "")), rows, lag_seconds, str(report["status"]), str(report["error"] or "")
     )
 
 

@@ -27,6 +27,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    StreamDropped,
     StreamList,
     UsageList,
     find_uses,
@@ -34,6 +35,7 @@ from headrace.cli.shell.outcomes import (
 from headrace.cli.shell.parser import (
     AddStatement,
     DescribeStatement,
+    DropStatement,
     ExplainStatement,
     HelpStatement,
     QuitStatement,
@@ -110,6 +112,9 @@ class StatementRunner:
                     removed = self._target.query(name)
                     self._target.remove(name)
                     yield QueryChanged("removed", removed)
+            case DropStatement():
+                self._target.drop_stream(statement.name, cascade=statement.cascade)
+                yield StreamDropped(statement.name)
             case ShowStatement():
                 yield self._show(statement.kind)
             case ExplainStatement():

@@ -117,6 +117,13 @@ class StreamList:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamDropped:
+    """A stream was dropped."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanText:
     """The shared plan as text."""
 
@@ -171,6 +178,7 @@ Outcome: TypeAlias = (
     QueryChanged
     | QueryList
     | StreamList
+    | StreamDropped
     | PlanText
     | QuerySharing
     | ColumnList

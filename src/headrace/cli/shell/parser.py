@@ -218,6 +218,14 @@ class RemoveStatement:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DropStatement:
+    """Drop a stream; with `cascade`, remove the queries that read it."""
+
+    name: str
+    cascade: bool = False
+
+
 class ShowKind(StrEnum):
     """What SHOW can list."""
 
@@ -286,6 +294,7 @@ Statement: TypeAlias = (
     AddStatement
     | ReplaceStatement
     | RemoveStatement
+    | DropStatement
     | ShowStatement
     | ExplainStatement
     | DescribeStatement
@@ -301,6 +310,7 @@ USAGES: tuple[tuple[str, str], ...] = (
     ("ADD SELECT … AS name", "add a query that stays; ADD name AS SELECT … is the same"),
     ("REPLACE name AS SELECT …", "replace a query"),
     ("REMOVE name [, name …]", "remove queries; their results stay"),
+    ("DROP STREAM name [CASCADE]", "drop a stream; CASCADE removes the queries that read it"),
     ("TAIL name [FROM BEGINNING] [LIMIT n] [FOR 5 SECONDS]", "follow the results of a query"),
     ("RESULTS name [LIMIT n]", "show the last results of a query"),
     ("SHOW QUERIES | STREAMS | PLAN", "list queries or streams, or show the shared plan"),
@@ -490,6 +500,12 @@ def _parse_remove(reader: _TokenReader) -> RemoveStatement:
     return RemoveStatement(tuple(names))
 
 
+def _parse_drop(reader: _TokenReader) -> DropStatement:
+    if not reader.accept("STREAM"):
+        raise reader.unexpected_token("DROP")
+    return DropStatement(reader.take_name("DROP"), cascade=reader.accept("CASCADE"))
+
+
 def _parse_show(reader: _TokenReader) -> ShowStatement:
     if not reader.next_is(*ShowKind):
         raise reader.unexpected_token("SHOW")
@@ -524,6 +540,7 @@ _STATEMENT_PARSERS: Mapping[str, Callable[[_TokenReader], Statement]] = {
     "ADD": _parse_add,
     "REPLACE": _parse_replace,
     "REMOVE": _parse_remove,
+    "DROP": _parse_drop,
     "SHOW": _parse_show,
     "EXPLAIN": _parse_explain,
     "DESCRIBE": _parse_describe,

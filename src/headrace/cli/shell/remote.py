@@ -52,6 +52,10 @@ class RemoteTarget:
         """See `ShellTarget`."""
         self._session.remove(name)
 
+    def drop_stream(self, name: str, *, cascade: bool) -> None:
+        """See `ShellTarget`."""
+        self._session.drop_stream(name, cascade=cascade)
+
     def explain(self) -> str:
         """See `ShellTarget`."""
         return self._session.explain()
@@ -107,7 +111,8 @@ def open_remote(url: str, token: str | None, certificates: Path | None = None) -
 def _summarize_stream(info: Mapping[str, Any]) -> StreamSummary:
     schema = Schema.from_arrow(parse_columns(info["columns"]))
     stream = Stream(info["name"], schema, info["time"], round(info["delay_seconds"] * 1e6))
-    return StreamSummary(stream, info["source"].get("kind", ""), info["rows"], info["lag_seconds"])
+    counts = info["rows"], info["lag_seconds"], info["status"], info["error"] or ""
+    return StreamSummary(stream, info["source"].get("kind", ""), *counts)
 
 
 def _summarize_query(info: Mapping[str, Any]) -> QuerySummary:

@@ -33,6 +33,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    StreamDropped,
     StreamList,
     UsageList,
 )
@@ -261,6 +262,10 @@ def make_lines(outcome: Outcome) -> list[Text]:
             return [Text("no queries: ADD SELECT … AS name; adds one", "dim")]
         case StreamList(streams=()):
             return [Text("no streams", "dim")]
+        case StreamList():
+            return [Text(f"{stream.name}: {stream.error}", "red") for stream in outcome.streams if stream.error]
+        case StreamDropped():
+            return [Text.assemble((outcome.name, "bold cyan"), " dropped")]
         case QueryList():
             return [Text(f"{query.name}: {query.error}", "red") for query in outcome.queries if query.error]
         case PlanText():
@@ -336,6 +341,7 @@ def _stream_grid(outcome: StreamList) -> TextGrid:
         (
             Text(stream.name, "cyan"),
             Text(stream.source),
+            Text(stream.status, "green" if stream.status == "ok" else "bold red"),
             Text(f"{stream.rows:,}"),
             Text(format_seconds(stream.lag_seconds)),
             Text(format_duration(stream.stream.delay)),
@@ -344,7 +350,7 @@ def _stream_grid(outcome: StreamList) -> TextGrid:
         )
         for stream in outcome.streams
     )
-    titles = ("stream", "source", "rows", "behind", "watermark", "time", "columns")
+    titles = ("stream", "source", "status", "rows", "behind", "watermark", "time", "columns")
     return TextGrid(titles, frozenset({"rows", "behind", "watermark"}), rows, wraps_last=True)
 
 
@@ -416,6 +422,8 @@ def _make_documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
             yield from ({"kind": "query", **query_document(query)} for query in outcome.queries)
         case StreamList():
             yield from ({"kind": "stream", **_stream_document(stream)} for stream in outcome.streams)
+        case StreamDropped():
+            yield {"kind": "dropped", "name": outcome.name}
         case PlanText():
             yield {"kind": "plan", "text": outcome.text}
         case QuerySharing():
@@ -442,6 +450,8 @@ def _stream_document(info: StreamSummary) -> dict[str, Any]:
     return {
         "name": info.name,
         "source": info.source,
+        "status": info.status,
+        "error": info.error or None,
         "rows": info.rows,
         "lag_seconds": info.lag_seconds,
         "time": info.stream.time,

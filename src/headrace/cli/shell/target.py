@@ -26,6 +26,8 @@ class StreamSummary:
     source: str
     rows: int
     lag_seconds: float | None = None
+    status: str = "ok"
+    error: str = ""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,9 @@ class ShellTarget(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a query; its results stay readable."""
+
+    def drop_stream(self, name: str, *, cascade: bool) -> None:
+        """Drop a stream; raises if queries read it, unless `cascade` removes them."""
 
     def explain(self) -> str:
         """Return the shared operators and the queries that use them as text."""

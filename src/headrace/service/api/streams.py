@@ -1,10 +1,10 @@
-"""Paths of streams: list, declare and read them, sample their rows, and append rows."""
+"""Paths of streams: list, declare, read and drop them, sample their rows, and append rows."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Request
@@ -40,6 +40,15 @@ _ROWS_SCHEMA = {
 }
 
 
+class SkippedRowInfo(BaseModel):
+    """A line of a file that is not a row of its stream."""
+
+    file: str
+    line: int = Field(description="Counted from 1.")
+    reason: str
+    text: str = Field(description="The beginning of the line.")
+
+
 class StreamInfo(BaseModel):
     """A stream, its source and its statistics."""
 
@@ -53,6 +62,12 @@ class StreamInfo(BaseModel):
     untimed: int = Field(description="Rows skipped because they have no event time.")
     late: dict[str, int] = Field(description="Late rows of each query that missed some, by query name.")
     skipped: dict[str, str] = Field(description="Skipped files, with the reason.")
+    skipped_rows: int = Field(description="Skipped lines of files, which do not fit the columns.")
+    skipped_samples: list[SkippedRowInfo] = Field(description="The newest of the skipped lines.")
+    status: Literal["ok", "degraded", "detached"] = Field(
+        description="`degraded` if the source cannot be read now, `detached` if it is missing after a restart; it is tried again."
+    )
+    error: str | None = Field(description="Why the stream is degraded or detached.")
     latest: str | None = Field(description="Maximum event time so far.")
     lag_seconds: float | None = Field(description="How far `latest` is behind the wall clock.")
 
@@ -85,6 +100,10 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
         untimed=report["untimed"],
         late={query.name: query.late[name] for query in host.session.queries() if name in query.late},
         skipped=report["skipped"],
+        skipped_rows=report["skipped_rows"],
+        skipped_samples=[SkippedRowInfo(**row) for row in report["skipped_samples"]],
+        status=report["status"],
+        error=report["error"] or host.declared_streams.get_error(name),
         latest=None if latest is None else latest.isoformat().replace("+00:00", "Z"),
         lag_seconds=None if latest is None else (host.now() - latest).total_seconds(),
     )
@@ -107,6 +126,17 @@ def create_stream(new: StreamDeclaration, host: HostDep, _: AdminAccess) -> Stre
 def get_stream(name: str, host: HostDep, _: ReadAccess) -> StreamInfo:
     """Return a stream."""
     return describe_stream(host, name, _stream_report(host, name))
+
+
+@router.delete("/streams/{name}", status_code=204, responses={**NOT_FOUND, **CONFLICT})
+def drop_stream(
+    name: str,
+    host: HostDep,
+    _: AdminAccess,
+    cascade: Annotated[bool, Parameter(description="Also remove the queries that read the stream.")] = False,
+) -> None:
+    """Drop a stream for good; refused while queries read it, unless they are removed, too."""
+    host.declared_streams.drop(name, cascade=cascade)
 
 
 @router.get("/streams/{name}/sample", responses=NOT_FOUND)

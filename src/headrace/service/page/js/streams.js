@@ -80,15 +80,18 @@ function make(stream, insert) {
 }
 
 function update({ pace, facts }, stream) {
-  say(pace, `${format.rate(stream.rows_per_second)} rows/s`);
+  say(pace, stream.status === "degraded" ? "degraded" : `${format.rate(stream.rows_per_second)} rows/s`);
   const parts = [`${format.count(stream.rows)} rows so far`, `watermark delay ${format.seconds(stream.delay_seconds)}`];
   const late = Object.values(stream.late ?? {}).reduce((sum, number) => sum + number, 0);
   if (late) parts.push(format.several(late, "late row", "late rows"));
   if (stream.untimed) parts.push(`${format.count(stream.untimed)} without event time`);
   const skipped = Object.keys(stream.skipped ?? {}).length;
   if (skipped) parts.push(`${format.count(skipped)} files skipped`);
+  if (stream.skipped_rows) parts.push(format.several(stream.skipped_rows, "line skipped", "lines skipped"));
+  const status = stream.status ?? "ok";
+  if (status !== "ok") parts.unshift(status);
   say(facts, parts.join(" · "));
-  mark(facts, "title", stream.latest ? `newest event time: ${stream.latest}` : null);
+  mark(facts, "title", stream.error ?? (stream.latest ? `newest event time: ${stream.latest}` : null));
 }
 
 async function showSample(name) {
