@@ -217,7 +217,8 @@ class TcpSource:
         """See `Source`; commits the rows to the server. If it cannot be reached, a later call commits them."""
         if None not in positions:
             rows_read = [min(counts) for counts in zip(*(position["rows"] for position in positions), strict=True)]
-            self._send_request("commit", positions=rows_read)
+            with contextlib.suppress(RequestRejectedError):  # such as rows that this group has not read yet
+                self._send_request("commit", positions=rows_read)
 
     def detach(self) -> None:
         """See `Source`; leaves the group, so that the server retains no rows for it. Does not wait for the server."""
