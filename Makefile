@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?=
 TESTS  ?=
-DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples' tests/unit --include='test_*.py')
+DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples|choose_examples' tests/unit --include='test_*.py')
 export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 

@@ -5,7 +5,7 @@ Hypothesis profiles set how many random examples a test draws; a test that wants
     default   a fifth of the base counts, other examples in every run
     ci        as many, but the same in every run: a failure comes from the change under test; used if CI is set
     full      the base counts (--hypothesis-profile=full)
-    soak      50 times the base counts (`make soak`)
+    soak      50 times the base counts, and all cases of tests that choose some (`make soak`)
 
 No profile has a deadline: a busy machine must not fail a test.
 """

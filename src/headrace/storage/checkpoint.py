@@ -60,12 +60,18 @@ class Checkpoint:
         self._refused_manifest: bytes | None = None  # whose commit failed: it may be there nevertheless
         try:
             if self.store.find_size(_MARKER) is None:
-                documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
+                self._create_marker()
             self.identity = read_identity(self.path)
             self.store = PosixStore(self.path, self.identity)
         except BaseException:
             self.close()
             raise
+
+    def _create_marker(self) -> None:
+        """Make a new checkpoint of a directory; the marker is its first file, so that one with others has lost it."""
+        if any(path.is_dir() for path in self.path.iterdir()):
+            raise documents.damaged_error(self.store, _MARKER, FileNotFoundError())
+        documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
 
     def _check_directory(self) -> None:
         if self.path.exists() and not self.path.is_dir():

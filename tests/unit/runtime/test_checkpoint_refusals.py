@@ -63,9 +63,41 @@ def test_another_format_version_is_refused_and_the_lock_is_released(closed: Sess
     hr.Session(closed.directory, backend="local").close()
 
 
+def test_a_lost_marker_is_not_replaced_by_a_new_one(closed: SessionHarness):
+    marker = (closed.directory / "HEADRACE").rename(closed.directory.with_name("marker"))
+    assert_refused(closed.directory, "HEADRACE' of the checkpoint is missing")
+    assert not (closed.directory / "HEADRACE").exists()
+    marker.rename(closed.directory / "HEADRACE")
+    hr.Session(closed.directory, backend="local").close()
+
+
 def test_a_damaged_marker_is_refused(closed: SessionHarness):
     (closed.directory / "HEADRACE").write_text("{")
     assert_refused(closed.directory, "is damaged")
+
+
+def test_sweeping_while_a_session_runs_leaves_what_other_threads_write(harness: SessionHarness):
+    """Packed files are named after their first batch, which may be the last one of the session if it has many partitions."""
+    harness.session.add("SELECT n FROM s")
+    harness.tick(1)
+    scratch = f"{'0' * 32}.tmp"
+    names = {
+        "results": ["0000000000-0000000000-packed-01234567.rows", f".0000000000-0000000000-packed-01234567.rows.{scratch}"],
+        "sources/s": [f".rows.jsonl.{scratch}"],
+        ".": [f".delivered.json.{scratch}"],
+    }
+    others = {"state": ["0000000000-00000-0-01234567.part"], "plans": [f".x.plan.{scratch}"], "log": [f".x.json.{scratch}"]}
+    for folder, files in (names | others).items():
+        for name in files:
+            (harness.directory / folder).mkdir(exist_ok=True)
+            (harness.directory / folder / name).write_bytes(b"x")
+    state, checkpoint = harness.session._coordinator.state, harness.session._checkpoint
+    checkpoint.sweep(state.batch, state.referenced_files(), is_running=True)
+    left = {folder: [name for name in files if (harness.directory / folder / name).exists()] for folder, files in names.items()}
+    assert left == names
+    assert not any((harness.directory / folder / name).exists() for folder, files in others.items() for name in files)
+    checkpoint.sweep(state.batch, state.referenced_files())
+    assert not any((harness.directory / folder / name).exists() for folder, files in names.items() for name in files)
 
 
 def test_a_directory_with_other_files_is_refused_and_not_changed(tmp_path: Path):
