@@ -103,7 +103,7 @@ def _is_wider_argument(case: Difference) -> bool:
 KNOWN_DIFFERENCES = (
     KnownDifference("overflow", "a_int + b_int", _is_overflow),
     KnownDifference("text of floats", "CAST(u_double AS STRING)", _is_older_float_text, until_java=19),
-    KnownDifference("last digit of functions", "exp(u_double)", _is_inexact_function),
+    KnownDifference("last digit of functions", "exp(u_int)", _is_inexact_function),
     KnownDifference("NULL beside a large constant", f"u_int < {'9' * 38}", _is_comparison_of_null),
     KnownDifference("comparison with a constant", "u_dec38_38 = 0", _is_exact_comparison),
     KnownDifference("years", "CAST(u_text AS DATE)", lambda case: case.engine is None and case.reads(*_FAR_YEARS)),

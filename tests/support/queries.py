@@ -30,7 +30,7 @@ _ODD_ATOMS = (
     "x + k > 3", "x * 2 >= f", "x % 3 = 1", "x / 2 > 1.5", "f / k > 0", "abs(x) > 2", "y * 2 < 5", "d + 1 > x", "-x < 2",
     "x DIV 2 = 1", "CASE WHEN x > 2 THEN 1 WHEN x IS NULL THEN 2 ELSE 0 END = 1", "coalesce(x, k, 0) > 1",
     "length(s) > 1", "upper(s) = 'A'", "year(day) = 2024", "greatest(x, k) > 2", "x = k", "x > y", "substring(s, 1, 1) = 'a'",
-    "CAST(x AS DOUBLE) / 4 > 1", "second(time) % 2 = 0", "time >= TIMESTAMP '2024-01-01 00:00:05'",
+    "CAST(x AS DOUBLE) / 4 > 1", "TRY_CAST(f AS TINYINT) > 0", "second(time) % 2 = 0", "time >= TIMESTAMP '2024-01-01 00:00:05'",
 )  # fmt: skip
 _KEYS = (
     "k",

@@ -393,7 +393,8 @@ def _render_node(node: exp.Expr) -> str:
     if type(node) in _OPERATOR_SYMBOLS:
         return f"({_render_node(node.this)} {_OPERATOR_SYMBOLS[type(node)]} {_render_node(node.expression)})"
     if isinstance(node, exp.Cast):
-        return f"CAST({_render_node(node.this)} AS {node.to.sql(dialect='spark').replace(', ', ',')})"
+        name = "TRY_CAST" if node.args.get("safe") else "CAST"
+        return f"{name}({_render_node(node.this)} AS {node.to.sql(dialect='spark').replace(', ', ',')})"
     if isinstance(node, exp.Neg):
         return f"(- {_render_node(node.this)})" if not isinstance(node.this, exp.Literal) else f"-{_render_node(node.this)}"
     return node.sql(dialect="spark")

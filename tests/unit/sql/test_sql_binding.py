@@ -213,6 +213,11 @@ def test_unaliased_window_bounds_are_named_as_in_spark(bind: Bind) -> None:
     assert query.schema.names == ("start", "end", "count(1)")
 
 
+def test_unaliased_casts_are_named_as_in_spark(bind: Bind) -> None:
+    query = bind("SELECT CAST(price AS INT), TRY_CAST(price AS DECIMAL(5, 2)) FROM purchases")
+    assert query.schema.names == ("CAST(price AS INT)", "TRY_CAST(price AS DECIMAL(5,2))")
+
+
 def test_a_catalog_ignores_case_and_refuses_duplicate_names() -> None:
     stream = Stream("S", Schema.parse("time TIMESTAMP"), "time")
     assert Catalog.of([stream]).find_stream("s") is stream

@@ -31,11 +31,13 @@ from headrace.engine.compute.columns import (
     is_scalar,
     null_mask,
     split_decimal_words,
+    to_numbers,
     union_masks,
 )
 from headrace.model.expression import Call
 
 _MAX_PRECISION = 38
+_MAX_INT64_DIGITS = 18
 _EXACT_INTEGER = 2**53
 _EXACT_POWER = 22  # 10**22 is the greatest power of ten a double holds exactly
 ExactFunction: TypeAlias = Callable[..., tuple[Numbers, int]]
@@ -213,12 +215,25 @@ def _divide_units(call: Call, args: Sequence[pa.Array]) -> EvaluationResult:
 def compute_remainder(call: Call, args: Sequence[Value]) -> EvaluationResult:
     """Return the remainder, with the sign of the dividend; division by zero gives NULL."""
     arrays = broadcast_args(args)
-    scales = [array.type.scale for array in arrays]
-    dividend, divisor, scale = _align_units(to_unscaled(arrays[0]), scales[0], to_unscaled(arrays[1]), scales[1])
+    scale = max(array.type.scale for array in arrays)
+    if all(array.type.precision + scale - array.type.scale <= _MAX_INT64_DIGITS for array in arrays):
+        dividend, divisor = (to_numbers(array) * 10 ** (scale - array.type.scale) for array in arrays)
+        zero = divisor == 0
+        missing = union_masks(null_mask(*arrays), zero)
+        units = np.fmod(dividend, np.where(zero, 1, divisor))
+        return fit_decimals(
+            decimals_from_units(units, missing, pa.decimal128(_MAX_INT64_DIGITS, scale)), call.type, _overflow_message(call)
+        )
+    return _compute_unit_remainder(call, arrays)
+
+
+def _compute_unit_remainder(call: Call, args: Sequence[pa.Array]) -> EvaluationResult:
+    scales = [array.type.scale for array in args]
+    dividend, divisor, scale = _align_units(to_unscaled(args[0]), scales[0], to_unscaled(args[1]), scales[1])
     zero = (divisor == 0).astype(np.bool_)
     magnitude = abs(dividend) % np.where(zero, 1, abs(divisor))
     units = rescale_units(np.where(dividend < 0, -magnitude, magnitude), scale, call.type.scale)
-    return _build_exact_result(units, arrays, call.type, _overflow_message(call), zero)
+    return _build_exact_result(units, args, call.type, _overflow_message(call), zero)
 
 
 def zeros_to_null(value: Value) -> Value:

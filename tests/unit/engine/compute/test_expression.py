@@ -177,7 +177,8 @@ def test_decimal_arithmetic(function, kind, left, right, wanted):
         ("ceil", pa.decimal128(1, 0), Decimal("9.01"), CENTS, ERROR),
         ("sqrt", DOUBLE, -1.0, DOUBLE, NAN), ("sqrt", DOUBLE, 9.0, DOUBLE, 3.0), ("exp", DOUBLE, 0.0, DOUBLE, 1.0),
         ("ln", DOUBLE, 0.0, DOUBLE, None), ("ln", DOUBLE, NAN, DOUBLE, NAN), ("log10", DOUBLE, 1000.0, DOUBLE, 3.0),
-        ("log2", DOUBLE, 8.0, DOUBLE, 3.0), ("sign", DOUBLE, -3.5, DOUBLE, -1.0), ("not", BOOL, None, BOOL, None),
+        ("log2", DOUBLE, 8.0, DOUBLE, 3.0), ("sign", DOUBLE, -3.5, DOUBLE, -1.0), ("sign", DOUBLE, -0.0, DOUBLE, -0.0),
+        ("sign", DOUBLE, NAN, DOUBLE, NAN), ("not", BOOL, None, BOOL, None),
         ("is_null", BOOL, None, INT, True), ("is_null", BOOL, NAN, DOUBLE, False),
     ],
 )  # fmt: skip
@@ -265,6 +266,14 @@ def test_fields_of_times(function, wanted):
     check(wanted, function, INT, (time(2024, 2, 29, 23, 58, 57, 999999), TIMESTAMP))
     if function not in ("hour", "minute", "second"):
         check(wanted, function, INT, (date(2024, 2, 29), DATE))
+
+
+def test_seconds_have_their_fraction():
+    for moment, wanted in (
+        (time(2024, 2, 29, 23, 58, 57, 120), "57.000120"),
+        (time(1969, 12, 31, 23, 59, 59, 999999), "59.999999"),
+    ):
+        check(Decimal(wanted), "second_with_fraction", pa.decimal128(8, 6), (moment, TIMESTAMP))
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ DUCKDB_OPERATORS = {  # where the dialects agree: operators → types; elsewhere
     "abs(x)": _DUCKDB_NUMBERS,
     "year(x) quarter(x) month(x) day(x) dayofyear(x)": {"DATE", "TIMESTAMP"},
     "hour(x) minute(x)": {"TIMESTAMP"},
-    "length(x) reverse(x) contains startswith endswith": {"STRING"},
+    "length(x) contains": {"STRING"},
 }
 
 

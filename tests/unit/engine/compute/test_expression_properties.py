@@ -154,6 +154,7 @@ def _calls(kind: pa.DataType, depth: int) -> list[st.SearchStrategy[Expression]]
         several(kind, depth, 2, 3).map(lambda args: Call("greatest", tuple(args), kind)),
         several(kind, depth, 2, 3).map(lambda args: Call("least", tuple(args), kind)),
         *(call("cast", kind, sub(source)) for source in TYPES if _castable(source, kind)),
+        any_of([source for source in TYPES if _castable(source, kind)], lambda source: call("try_cast", kind, sub(source))),
     ]
     if kind in NUMBERS:
         operands = (lambda: st.sampled_from(DECIMALS).flatmap(sub)) if kind in DECIMALS else (lambda: sub(kind))
