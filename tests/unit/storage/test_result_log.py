@@ -139,7 +139,9 @@ def test_a_reader_continues_when_files_are_packed_while_it_reads(tmp_path: Path)
     assert [(batch, [v for p in part for v in p.column(0).to_pylist()]) for batch, part in found] == expect(counts, 0)
 
 
-def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setattr(result_log, "PACKED_FILES", 3)
     store = PosixStore(tmp_path)
     log = ResultLog().add_files(tuple(write_batch(store, batch, {0: 1}) for batch in range(3)))
@@ -147,6 +149,7 @@ def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(tmp_path: Path,
     packer = ResultPacker(store)
     assert packer.update(log) is log
     packer.close()
+    assert "result files are not packed" in caplog.text
     assert packer.update(log) is log
     with pytest.raises(CheckpointError, match=log.files[1].key):
         list(ResultReader(store, lambda: log).iter_rows(0, -1, 9))
@@ -184,3 +187,17 @@ def test_a_packed_file_has_the_rows_that_are_kept_and_the_next_level(tmp_path: P
     assert packed.key.startswith("results/0000000000-0000000003-packed-")
     assert packed.bytes == store.find_size(packed.key)
     assert pack_files(store, (packed, write_batch(store, 4, {0: 1})), 2).file.level == 2
+
+
+# files      0   1   2   3   4   5
+# kept               |---------------|   counted: the newest two files only, up to batch 4
+def test_batches_are_counted_within_the_retention_and_the_newest_files(tmp_path: Path):
+    store = PosixStore(tmp_path)
+    log = ResultLog().add_files(tuple(write_batch(store, batch, {0: 1 + batch}) for batch in range(6)))
+    log = log.trim(Retention(max_batches=4), 5)
+    reader = ResultReader(store, lambda: log)
+    assert reader.first_kept_batch == 2
+    assert reader.count_batches(0, -1, 5, 100) == ([(5, 6), (4, 5), (3, 4), (2, 3)], 2)
+    assert reader.count_batches(0, 3, 5, 100) == ([(5, 6), (4, 5)], 4)
+    assert reader.count_batches(0, -1, 4, 2) == ([(4, 5), (3, 4)], 3)
+    assert reader.count_batches(1, -1, 5, 100) == ([], 2)
