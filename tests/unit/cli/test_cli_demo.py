@@ -114,6 +114,7 @@ def test_the_screen_shows_figures_queries_and_the_log():
     assert [figure.strip() for figure in figures.split("│") if figure.strip()] == [
         "2.00 M rows/s", "100 ms", "500 ms", "1 live", "500 ms", "0 operators",
     ]  # fmt: skip
+    assert len(figures) == 6 * (130 // 6 - 1) + 5, "six panels with a space between them"
     header = next(number for number, line in enumerate(lines) if "asks for" in line)
     assert re.split(r"  +", lines[header].strip()) == ["query", "asks for", "status", "live in", "results", "latest result"]
     assert [re.split(r"  +", line.strip()) for line in lines[header + 2 : header + 4]] == [
@@ -130,6 +131,11 @@ def test_a_small_screen_shows_the_newest_live_queries():
     lines = show(render_screen(make_demo(*queries), ConsoleDimensions(130, 10)))
     assert [line.split()[0] for line in lines if "asks for" in line] == ["query", "q5", "q6", "q7"]
     assert "  … and 5 more, 2 of all removed" in lines
+
+
+def test_figures_of_a_narrow_screen_are_cut():
+    lines = show(render_screen(make_demo(), ConsoleDimensions(60, 40)), 60)
+    assert any("│ slowest 4.0… │" in line for line in lines)
 
 
 def test_the_summary_shows_the_first_lines_of_the_explanation():
