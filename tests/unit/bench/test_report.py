@@ -324,3 +324,11 @@ def test_axes_fit_their_values():
 def test_the_read_rate_is_computed_over_a_second():
     series = ThroughputSeries((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
     assert compute_read_rate(series) == ([1.0, 2.0], [100.0, 400.0])
+
+
+def test_the_page_names_the_first_and_the_last_day_of_the_runs():
+    run = synthetic.run(load_scenario("aggregation").with_overrides(queries=1), "headrace")
+    days = ["2026-11-16", "2026-11-18", "2026-11-17"]
+    later = [replace(run, origin=replace(run.origin, started_at=f"{day}T10:00:00+00:00")) for day in days]
+    assert "<dt>date</dt><dd>2026-11-16 to 2026-11-18</dd>" in render_page(later)
+    assert "<dt>date</dt><dd>2026-11-18</dd>" in render_page(later[1:2])

@@ -68,6 +68,7 @@ def test_time_makes_rows_available(tmp_path):
     ranges, position = source.plan(None, 15)
     assert [(r.start, r.stop, r.rows) for r in ranges] == [(0, 15, 15)]
     assert position == {"row": 15}
+    assert source.plan(None, 0)[1] == {"row": 1}, "a micro-batch always goes on"
     assert source.plan(position, 15)[1] == {"row": 20}
     assert not source.pending({"row": 20})
 

@@ -165,6 +165,12 @@ def test_a_server_with_fewer_rows_than_the_position_is_refused(source: TcpSource
         source.plan({"rows": [7, 0]}, 10)
 
 
+def test_a_server_with_another_number_of_partitions_is_refused(source: TcpSource):
+    for rows in ([0], [0, 0, 0]):
+        with pytest.raises(SourceError, match="has fewer rows than stream 's' has read"):
+            source.plan({"rows": rows}, 10)
+
+
 def test_an_unknown_stream_is_refused(rig: InProcessDriver):
     with pytest.raises(SourceError, match="has no stream 'fiels'\ndetail: streams: fields"):
         _ = TcpSource(rig.address, "fiels").schema

@@ -148,7 +148,9 @@ def test_a_reader_continues_when_files_are_packed_while_it_reads(tmp_path: Path)
     assert [(batch, [v for p in part for v in p.column(0).to_pylist()]) for batch, part in found] == expect(counts, 0)
 
 
-def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setattr(result_log, "PACKED_FILES", 3)
     store = PosixStore(tmp_path)
     log = ResultLog().add_files(tuple(write_batch(store, batch, {0: 1}) for batch in range(3)))
@@ -156,6 +158,7 @@ def test_a_damaged_file_is_reported_by_readers_and_left_unpacked(tmp_path: Path,
     packer = ResultPacker(store)
     assert packer.update(log) is log
     packer.close()
+    assert "result files are not packed" in caplog.text
     assert packer.update(log) is log
     with pytest.raises(CheckpointError, match=log.files[1].key):
         list(ResultReader(store, lambda: log).iter_rows(0, -1, 9))
@@ -213,3 +216,17 @@ def test_files_that_could_not_be_packed_on_a_full_disk_are_packed_later(tmp_path
 def wait_for_packer(packer: ResultPacker) -> None:
     assert packer._pending is not None
     packer._pending.exception()
+
+
+# files      0   1   2   3   4   5
+# kept               |---------------|   counted: the newest two files only, up to batch 4
+def test_batches_are_counted_within_the_retention_and_the_newest_files(tmp_path: Path):
+    store = PosixStore(tmp_path)
+    log = ResultLog().add_files(tuple(write_batch(store, batch, {0: 1 + batch}) for batch in range(6)))
+    log = log.trim(Retention(max_batches=4), 5)
+    reader = ResultReader(store, lambda: log)
+    assert reader.first_kept_batch == 2
+    assert reader.count_batches(0, -1, 5, 100) == ([(5, 6), (4, 5), (3, 4), (2, 3)], 2)
+    assert reader.count_batches(0, 3, 5, 100) == ([(5, 6), (4, 5)], 4)
+    assert reader.count_batches(0, -1, 4, 2) == ([(4, 5), (3, 4)], 3)
+    assert reader.count_batches(1, -1, 5, 100) == ([], 2)
