@@ -28,15 +28,14 @@ class AppendLog:
         return self._store.find_size(self._key) is not None
 
     def read(self) -> list[Any]:
-        """Return all values; create the log if it is missing. Raises CheckpointError for a damaged line."""
-        if not self.exists():
-            self.replace([])
-            return []
-        content = self._store.get(self._key)
+        """Return all values; create the log if it is missing. Raises CheckpointError for a damaged line.
+
+        The log is written again: a killed process may have left lines that are not synced, and the reader depends on them.
+        """
+        content = self._store.get(self._key) if self.exists() else b""
         end = content.rfind(b"\n") + 1
         values = [self._decode_line(number, line) for number, line in enumerate(content[:end].splitlines())]
-        if end < len(content):
-            self.replace(values)
+        self.replace(values)
         return values
 
     def append(self, value: object) -> None:

@@ -59,7 +59,9 @@ class Checkpoint:
         try:
             if self.store.find_size(_MARKER) is None:
                 documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
-            self.identity = self._check_format()
+            self._identity = self._check_format()
+            self._last_logged: int | None = None
+            self._renew_cache_identity()
         except BaseException:
             self.close()
             raise
@@ -110,7 +112,14 @@ class Checkpoint:
         return self.store.ensure_folder(f"sources/{name}")
 
     def log_batch(self, batch: int, entry: object) -> None:
-        """Write the log entry of a batch before the batch runs."""
+        """Write the log entry of a batch before the batch runs.
+
+        A batch that is logged again was planned again, and writes plans and queries of the same names again: workers must not
+        take those of the abandoned attempt from their caches.
+        """
+        if batch == self._last_logged:
+            self._renew_cache_identity()
+        self._last_logged = batch
         documents.put_record(self.store, _entry_key("log", batch), entry)
 
     def commit(self, batch: int, manifest: object) -> None:
@@ -127,6 +136,7 @@ class Checkpoint:
 
         An older manifest is never used in the place of a damaged one.
         """
+        self.store.sync_folders()
         batches = self._list_batches("manifest")
         if batches:
             return documents.get_record(self.store, _entry_key("manifest", batches[-1]))
@@ -137,7 +147,14 @@ class Checkpoint:
     def read_log_entry(self, batch: int) -> Any:
         """Return the log entry of a batch, or None if the batch was not logged."""
         key = _entry_key("log", batch)
-        return None if self.store.find_size(key) is None else documents.get_record(self.store, key)
+        if self.store.find_size(key) is None:
+            return None
+        self._last_logged = batch
+        return documents.get_record(self.store, key)
+
+    def _renew_cache_identity(self) -> None:
+        """Let workers cache the files of the checkpoint anew."""
+        self.identity = f"{self._identity}-{uuid.uuid4().hex[:8]}"
 
     def check_files(self, batch: int, referenced: Iterable[str], *, logged: bool) -> None:
         """Check that all files exist that the manifest of `batch` names.
@@ -155,6 +172,12 @@ class Checkpoint:
 
     def sweep(self, referenced: Iterable[str]) -> None:
         """Delete the files that no manifest names: those of interrupted attempts, and those that a crash left undeleted."""
+        self.store.delete_incomplete()
+        newest = self._list_batches("manifest")[-1]
+        for folder in ("manifest", "log"):
+            for batch in self._list_batches(folder):
+                if batch < newest:
+                    self.store.delete(_entry_key(folder, batch))
         kept = set(referenced)
         for folder in _SWEPT_FOLDERS:
             for key in self.store.list(folder):

@@ -10,9 +10,11 @@ process loses nothing either way.
 
 from __future__ import annotations
 
+import io
 import os
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,10 +52,14 @@ class PosixStore:
         """See `Store`."""
         path = self._prepare_folder(key)
         is_new = not path.exists()
-        with path.open("ab") as file:
-            file.write(line + b"\n")
-            file.flush()
-            _sync_descriptor(file.fileno())
+        with path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                _write_fully(file, line + b"\n")
+                _sync_descriptor(file.fileno())
+            except OSError:  # the disk is full: a part of the line would damage the next one
+                file.truncate(size)
+                raise
         if is_new:
             _sync_path(path.parent)
 
@@ -89,13 +95,21 @@ class PosixStore:
         """See `Store`."""
         self.path_of(key).unlink(missing_ok=True)
 
+    def sync_folders(self) -> None:
+        """Make every name in the store durable: a killed process may have left names that it had no time to sync."""
+        for folder, _, _ in os.walk(self._folder):
+            _sync_path(Path(folder))
+        _sync_path(self._folder.parent)
+
+    def delete_incomplete(self) -> None:
+        """Delete the hidden files that interrupted writes left anywhere in the store; no write may be running."""
+        for path in self._folder.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def ensure_folder(self, key: str) -> Path:
         """Return the path of a folder; create it, durably, if it is missing."""
         path = self.path_of(key)
-        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            _sync_path(folder.parent)
+        create_folder(path)
         return path
 
     def _prepare_folder(self, key: str) -> Path:
@@ -103,6 +117,20 @@ class PosixStore:
         if not path.parent.is_dir():
             self.ensure_folder(str(Path(key).parent))
         return path
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and its parents, durably, those that are missing."""
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        _sync_path(folder.parent)
+
+
+@lru_cache(maxsize=1024)
+def sync_name_once(folder: Path) -> None:
+    """Make the name of a folder durable, once in a process: a killed process may have created it and not synced it."""
+    _sync_path(folder.parent)
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, sync: bool = True, if_absent: bool = False) -> None:
@@ -148,6 +176,12 @@ def replace_file(path: Path, content: bytes) -> None:
 def _write_chunks(path: Path, chunks: Chunks) -> None:
     with path.open("xb") as file:
         file.writelines(chunks)
+
+
+def _write_fully(file: io.FileIO, content: bytes) -> None:
+    """Write all bytes to an unbuffered file; one write may take only some of them."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def _sync_path(path: Path) -> None:

@@ -134,7 +134,9 @@ class ResultPacker:
         except CheckpointError as error:  # damaged, or deleted by now; readers get the error
             _LOG.warning("result files are not packed: %s", error)
             self._unreadable |= {part.key for part in parts}
-            return None
+        except OSError as error:  # the disk is full: batches go on, and a later one tries again
+            _LOG.warning("result files are not packed for now: %s", error)
+        return None
 
     def _take_packed(self, log: ResultLog, packed: PackedFile | None) -> ResultLog:
         updated = log if packed is None else log.replace_files(packed)
