@@ -115,7 +115,6 @@ class Session:
         self._state_changed = threading.Condition(self._lock)
         self._command_queue = self._coordinator.command_queue
         self._registry = QueryRegistry()
-        self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
         self.statistics = SessionStatistics(
             self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
         )
@@ -125,8 +124,13 @@ class Session:
         self._error: BaseException | None = None
         self._closed = False
         self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
-        self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
-        self._deliver_results()
+        try:
+            self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
+            self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
+            self._deliver_results()
+        except BaseException:
+            self._checkpoint.close()
+            raise
 
     def _deliver_results(self) -> None:
         """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""

@@ -92,11 +92,11 @@ class Coordinator:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
             )
+            self._reach("log")
+            self.checkpoint.log_batch(entry.batch, entry)
         except BaseException:
             self.command_queue.requeue(commands)
             raise
-        self._reach("log")
-        self.checkpoint.log_batch(entry.batch, entry)
         self._reach("logged")
         return entry
 
