@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?=
 TESTS  ?=
+SEEDS  ?= 1-200
 DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples' tests/unit --include='test_*.py')
 export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast soak browser lint format api clean java
+.PHONY: help demo test fast soak simulate browser lint format api clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -27,6 +28,9 @@ fast: $(STAMP)  ## run the tests that need neither Spark nor Java
 
 soak: $(STAMP)  ## run the tests that draw examples with 50 times as many (TESTS=… selects a part)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=soak $(or $(TESTS),tests/properties $(DRAWN))
+
+simulate: $(STAMP)  ## run the deterministic simulation (SEEDS=1-10000, or SEEDS=7 to replay one seed)
+	PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) $(SIMULATE)
 
 browser: $(STAMP)  ## run the tests of the page, in Chromium
 	$(BIN)/python -m pytest tests/browser $(TESTS)
