@@ -18,7 +18,7 @@ from headrace.backends.reference import ReferenceEngine
 from headrace.model.stream import Stream
 from headrace.plan.derived import AnyQuery
 from headrace.sql import Catalog, bind_query
-from simulation.history import BatchInput, Delivery, History, QueryHistory, Rows, ViolationError
+from simulation.history import BatchInput, History, QueryHistory, Rows, ViolationError
 from support.compare import iter_differences
 
 
@@ -115,9 +115,9 @@ def _check_query(history: History, query: QueryHistory, expected: dict[int, Rows
     if query.sink == "memory":
         _check_emitted(label, history.results.get((query.name, query.id), {}), expected, until)
     elif query.sink == "jsonl":
-        _check_emitted(label, history.sink_files.get(query.name, {}), _to_json_rows(expected), until)
+        _check_emitted(label, history.sink_files.get(query.name, {}), expected, until)
     elif query.sink in {"callback", "raising"}:
-        _check_deliveries(label, query, history.deliveries.get(query.name, []), expected, until)
+        _check_deliveries(label, query, history, expected, until)
     if query.status != "failed":
         late = (
             {name: count for name, count in oracle.get_late_counts(_oracle_name(query)).items() if count}
@@ -139,30 +139,30 @@ def _check_emitted(label: str, actual: dict[int, Rows], expected: dict[int, Rows
             raise ViolationError("results", "\n".join([f"{label}\nbatch {batch}", *differences]))
 
 
-def _to_json_rows(expected: dict[int, Rows]) -> dict[int, Rows]:
-    return {batch: [dict(row) for row in rows] for batch, rows in expected.items()}
+def _check_deliveries(label: str, query: QueryHistory, history: History, expected: dict[int, Rows], until: int) -> None:
+    """Check by the unique ids of the rows: each is delivered at least once, and in order within one life of the process.
 
-
-def _check_deliveries(label: str, query: QueryHistory, deliveries: list[Delivery], expected: dict[int, Rows], until: int) -> None:
-    """Check by the unique ids of the rows: each is delivered at least once, and the batches of one life are in order."""
+    A batch is delivered again only if the process died, or could not record the delivery on a full disk.
+    """
     batch_of = {row["id"]: batch for batch, rows in expected.items() for row in rows}
     content = {row["id"]: row for rows in expected.values() for row in rows}
-    delivered: Counter[int] = Counter()
-    complete, life, newest = -1, -1, -1
-    for delivery in deliveries:
+    delivered: dict[int, int] = {}  # the last life in which a row was delivered
+    life, newest = -1, -1
+    for delivery in history.deliveries.get(query.name, []):
         if delivery.life != life:
             life, newest = delivery.life, -1
         for row in delivery.rows:
             if row["id"] not in batch_of or list(iter_differences([row], [content[row["id"]]])):
                 raise ViolationError("unexpected delivery", f"{label}\n{row}")
             batch = batch_of[row["id"]]
-            skipped = [row_id for row_id, other in batch_of.items() if other < batch and not delivered[row_id]]
+            skipped = [row_id for row_id, other in batch_of.items() if other < batch and row_id not in delivered]
             if batch < newest or skipped:
                 raise ViolationError("delivery order", f"{label}\nbatch {batch} after {newest}; before it, not yet: {skipped}")
+            if delivered.get(row["id"]) == life and not history.had_full_disk:
+                raise ViolationError("doubled delivery", f"{label}\n{row}, batch {batch}")
             newest = batch
-        delivered.update(row["id"] for row in delivery.rows)
-        complete = max(complete, newest)
-    missing = [row_id for row_id, batch in batch_of.items() if batch <= until and not delivered[row_id]]
+        delivered.update((row["id"], life) for row in delivery.rows)
+    missing = [row_id for row_id, batch in batch_of.items() if batch <= until and row_id not in delivered]
     if missing and query.status != "failed":
         raise ViolationError("lost delivery", f"{label}\nrows {missing}")
 

@@ -109,6 +109,9 @@ def break_history(kind: str, history: History) -> None:
         case "delivery order":
             history.queries = [replace(QUERY, sink="callback")]
             history.deliveries["q"] = [Delivery(0, [{"id": number, "x": 1}]) for number in (1, 2, 1)]
+        case "doubled delivery":
+            history.queries = [replace(QUERY, sink="callback")]
+            history.deliveries["q"] = [Delivery(0, [{"id": number, "x": 1}]) for number in (1, 1, 2)]
         case "unexpected delivery":
             history.queries = [replace(QUERY, sink="callback")]
             history.deliveries["q"] = [Delivery(0, [{"id": 1, "x": 7}])]
@@ -126,7 +129,8 @@ def test_a_good_history_passes() -> None:
 
 KINDS = (
     "lost rows", "doubled rows", "reordered appends", "torn append", "lost ticks", "results", "failure", "late rows",
-    "emitted count", "counts of a stream", "lost delivery", "delivery order", "unexpected delivery", "replacement",
+    "emitted count", "counts of a stream", "lost delivery", "delivery order", "doubled delivery",
+    "unexpected delivery", "replacement",
 )  # fmt: skip
 
 

@@ -425,6 +425,7 @@ class World:
             raise ViolationError("unexpected error", f"{type(error).__name__}: {error}") from error
         else:
             self._acknowledge()
+            self._check_bounds()
         finally:
             if not self.disk.is_dead:
                 self._settle_batches()
@@ -573,6 +574,13 @@ class World:
             )
             if query.sink == "jsonl":
                 self.history.sink_files[query.name] = _read_sink(self.disk.root / query.name)
+
+    def _check_bounds(self) -> None:
+        """After a batch, the checkpoint has the newest manifest and log entry, and at most those of the batch before."""
+        for folder in ("manifest", "log"):
+            names = [path.name for path in (self.path / folder).glob("[!.]*")]
+            if len(names) > 2:
+                raise ViolationError("unbounded files", f"{folder}: {sorted(names)}")
 
     def _check_files(self) -> None:
         """After a restart, the checkpoint has the files that the newest manifest names, and no others."""
