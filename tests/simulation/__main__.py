@@ -79,11 +79,11 @@ def _run_seed(seed: int, steps: int, operators_fail: bool) -> Outcome:
 
 def _print_summary(outcomes: list[Outcome], failures: list[Outcome], seconds: float) -> None:
     simulated = sum(outcome.simulated_seconds for outcome in outcomes)
-    cpu = sum(outcome.real_seconds for outcome in outcomes)
+    cpu = sum(outcome.cpu_seconds for outcome in outcomes)
     print(
         f"{len(outcomes):,} seeds, {len(failures)} violations, {sum(outcome.operations for outcome in outcomes):,} durable "
-        f"operations; {simulated:,.0f} s simulated in {seconds:.0f} s ({simulated / seconds:.0f} ×), "
-        f"{1000 * cpu / max(1, len(outcomes)):.0f} ms a seed"
+        f"operations; {simulated:,.0f} s simulated in {seconds:.0f} s and {cpu:.0f} s of CPU time ({simulated / cpu:.0f} ×, "
+        f"{1000 * cpu / max(1, len(outcomes)):.0f} ms a seed)"
     )
     for kind, count in Counter(outcome.kind for outcome in failures).most_common():
         print(f"  {count:5} {kind}")

@@ -1,8 +1,16 @@
-"""Fifty bugs to plant: each is a small change of one file; the simulation should find it. `scripts/plant-bugs` plants them."""
+"""Fifty bugs to plant, each a small change of one function; the simulation should find them. `scripts/plant-bugs` plants them."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parents[2] / "src" / "headrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +27,43 @@ class PlantedBug:
         if source.count(self.good) != 1:
             raise ValueError(f"bug '{self.name}' does not fit {self.file}: its text occurs {source.count(self.good)} times")
         return source.replace(self.good, self.bad)
+
+    def find_functions(self) -> list[str]:
+        """Return the qualified names of the functions that the bug changes."""
+        source = (SOURCES / self.file).read_text(encoding="utf-8")
+        good, bad = (dict(_iter_functions(ast.parse(text))) for text in (source, self.plant(source)))
+        return [name for name in bad if bad[name] != good.get(name)]
+
+    def plant_in_process(self) -> None:
+        """Give the functions that the bug changes their new code, for the rest of this process."""
+        broken = compile(self.plant((SOURCES / self.file).read_text(encoding="utf-8")), self.file, "exec", dont_inherit=True)
+        module = importlib.import_module("headrace." + self.file.removesuffix(".py").replace("/", "."))
+        for name in self.find_functions():
+            _find_function(module, name).__code__ = _find_code(broken, name)
+
+
+def _iter_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (qualified name, syntax) of all functions and methods, not of those inside of functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield prefix + child.name, ast.dump(child)
+        elif isinstance(child, ast.ClassDef):
+            yield from _iter_functions(child, f"{prefix}{child.name}.")
+
+
+def _find_function(module: Any, name: str) -> FunctionType:
+    value = module
+    for part in name.split("."):
+        value = vars(value)[part]
+    while not isinstance(value, FunctionType):  # a property, a static method, a cached function
+        value = next(getattr(value, name) for name in ("fget", "__wrapped__", "__func__") if hasattr(value, name))
+    return value
+
+
+def _find_code(code: CodeType, name: str) -> CodeType:
+    for part in name.split("."):
+        code = next(inner for inner in code.co_consts if isinstance(inner, CodeType) and inner.co_name == part)
+    return code
 
 
 _POSIX, _CHECKPOINT, _COORDINATOR = "storage/posix.py", "storage/checkpoint.py", "runtime/coordinator.py"
@@ -45,8 +90,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "state files are not swept",
         _CHECKPOINT,
-        "        for folder in _SWEPT_FOLDERS:\n            for key in self.store.list(folder):\n                if key not in kept",
-        "        for folder in _SWEPT_FOLDERS[1:]:\n            for key in self.store.list(folder):\n                if key not in kept",
+        "        for folder in _SWEPT_FOLDERS:\n            for key",
+        "        for folder in _SWEPT_FOLDERS[1:]:\n            for key",
     ),
     PlantedBug(
         "recovery reads the oldest manifest",
@@ -134,19 +179,21 @@ PLANTED_BUGS = (
         "superseded files are deleted before the commit",
         _COORDINATOR,
         "        self.checkpoint.commit(state.batch, state)\n",
-        "        self.checkpoint.delete_superseded(-9, self.state.referenced_files() - state.referenced_files())\n        self.checkpoint.commit(state.batch, state)\n",
+        "        self.checkpoint.delete_superseded(-9, self.state.referenced_files() - state.referenced_files())\n"
+        "        self.checkpoint.commit(state.batch, state)\n",
     ),
     PlantedBug(
         "sources drop rows before the commit",
         _COORDINATOR,
         "        self.checkpoint.commit(state.batch, state)\n",
-        "        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})\n        self.checkpoint.commit(state.batch, state)\n",
+        "        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})\n"
+        "        self.checkpoint.commit(state.batch, state)\n",
     ),
     PlantedBug(
         "a position is not updated",
         _COORDINATOR,
         "            state.streams[name].position = position\n",
-        "            state.streams[name].position = position if name != 'beta' or state.batch % 3 else state.streams[name].position\n",
+        "            state.streams[name].position = position if name != 'beta' else state.streams[name].position\n",
     ),
     PlantedBug(
         "a running batch changes the committed streams",
@@ -165,7 +212,7 @@ PLANTED_BUGS = (
         "deliveries are recorded before they happen",
         "runtime/delivery.py",
         "        for file in undelivered:\n",
-        '        put_document(self._store, _MARKER, {"batch": batch}) if undelivered else None\n        for file in undelivered:\n',
+        '        put_document(self._store, _MARKER, {"batch": batch})\n        for file in undelivered:\n',
     ),
     PlantedBug(
         "the last batch is delivered again",

@@ -126,7 +126,7 @@ class WakeZombie:
 
 @dataclass(frozen=True, slots=True)
 class FailOperator:
-    """An operator raises an error that nobody expects, once, for one live query; it is installed by `faults`."""
+    """From now on an operator raises an error that nobody expects, whenever it evaluates windows of one query."""
 
     pick: int
 

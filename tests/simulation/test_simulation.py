@@ -7,6 +7,7 @@ append ─┬─ advance ─ crash, restart ─ advance ─┬─ rescale ─ �
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from headrace.storage import posix
 from simulation import schedule as s
 from simulation.checker import check_history
 from simulation.history import AppendRecord, BatchInput, Delivery, History, QueryHistory, ViolationError
+from simulation.planted_bugs import PLANTED_BUGS, PlantedBug
 from simulation.run import run_schedule
 from simulation.shrink import shrink_schedule
 from simulation.workload import BASE, declare_streams, draw_schedule
@@ -62,6 +64,23 @@ def test_a_loss_of_power_undoes_what_was_not_synced(monkeypatch: pytest.MonkeyPa
     write = posix.write_atomically
     monkeypatch.setattr(posix, "write_atomically", lambda path, fill, *, sync=True, **more: write(path, fill, sync=False, **more))
     assert run_schedule(schedule).kind
+
+
+@pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
+def test_planted_bugs_still_fit(bug: PlantedBug) -> None:
+    assert bug.find_functions()
+
+
+def test_a_zombie_of_an_abandoned_attempt_does_not_harm_the_state() -> None:
+    """The disk is full in the reduce stage ─ run again, the source fails ─ planned again with more rows ─ the first wakes up."""
+    query = s.AddQuery("q", "SELECT window_start AS w0, COUNT(*) AS n FROM TUMBLE(alpha, '5 seconds')")
+    rows = [{**ROW, "id": second, "time": BASE + timedelta(seconds=second)} for second in (1, 2, 9)]
+    for writes in range(2, 7):
+        first = (query, s.Append("alpha", (rows[0],)), s.FillDisk(writes, 1), s.Advance())
+        second = (s.FailSource("alpha", "read", 1), s.Append("alpha", (rows[1],)), s.Advance())
+        last = (s.WakeZombie(0), s.Reopen(), s.Append("alpha", (rows[2],)), s.Advance())
+        outcome = run_schedule(s.Schedule(1, s.Settings({}), (*first, *second, *last)))
+        assert not outcome.kind, outcome.detail
 
 
 # --- the checker, with histories written by hand -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from headrace.connectors.rate import generate
 from headrace.engine import map_stage, reduce_stage, worker_cache
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import CheckpointError, HeadraceError, SourceError
-from headrace.storage import checkpoint, posix, result_log
+from headrace.storage import checkpoint, posix, result_log, store
 from headrace.storage.fault_points import install_fault_hook
 from properties.harness import RandomProbeOrders, RandomReplanner
 from simulation import schedule as s
@@ -44,6 +44,7 @@ from simulation.workload import BASE, MEMORY_STREAMS, SCHEMA, STREAMS, TICKS_PER
 _MAX_RECOVERIES = 40
 _MAX_IDLE_STEPS = 300
 _MAX_TICKS = 1_000
+SECONDS_PER_STEP = 0.5
 _PACKED_FILES = 4  # so that results are packed within a short run
 _TICKS = {"rows_per_second": TICKS_PER_SECOND, "keys": 3, "field_max": 10}
 
@@ -118,6 +119,7 @@ class World:
         self.life = 0
         self._power = ("nothing", 0)
         self._failing_sources: dict[tuple[str, str], int] = {}
+        self._broken_queries: set[int] = set()
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
@@ -138,6 +140,7 @@ class World:
             self._survive(self._open)
             for number, step in enumerate(self.schedule.steps):
                 self._note(f"{number:3} {s.format_value(step)}")
+                self.clock.wait(SECONDS_PER_STEP)
                 self._play_step(step)
             self._finish()
         finally:
@@ -181,12 +184,13 @@ class World:
         self.disk.install()
         ids = Random(self.schedule.seed + 7)
         stable = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{ids.getrandbits(128):032x}"))
-        for module in (posix, checkpoint, result_log):
+        for module in (posix, checkpoint, store):
             self._patch(module, "uuid", stable)
         for module in (headrace.session, headrace.query, map_stage, reduce_stage):
             self._patch(module, "time", self.clock)
         self._patch(result_log, "ThreadPoolExecutor", _InlineExecutor)
         self._patch(result_log, "PACKED_FILES", _PACKED_FILES)
+        self._patch(reduce_stage, "evaluate_windows", partial(self._evaluate_windows, reduce_stage.evaluate_windows))
         install_fault_hook(self.path, self._reach_fault_point)
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
@@ -348,6 +352,13 @@ class World:
             self._failing_sources[stream, at] = left - 1
             raise SourceError(f"stream '{stream}' fails at {at}, by the schedule")
 
+    def _evaluate_windows(self, evaluate: Callable[..., None], plan: Any, components: Any, due: Any, *more: Any) -> None:
+        """Evaluate windows of several queries together, unless one of them is broken."""
+        broken = self._broken_queries.intersection(due.queries.tolist())
+        if broken:
+            raise RuntimeError(f"windows of query {min(broken)} fail, by the schedule")
+        evaluate(plan, components, due, *more)
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _append(self, step: s.Append) -> None:
@@ -476,6 +487,12 @@ class World:
 
     def _wake_zombie(self, step: s.WakeZombie) -> None:
         self._note(f"    zombie of {self.workers.wake_zombie(step.pick, Random(step.seed))}")
+
+    def _break_operator(self, step: s.FailOperator) -> None:
+        """Break the windows of a query; those of all others, which are evaluated in the same call, must stay exact."""
+        live = [query for query in self._list_wanted() if query.was_live and not query.was_gone]
+        if live:
+            self._broken_queries.add(live[step.pick % len(live)].id)
 
     def _damage(self, step: s.DamageFile) -> None:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected."""
@@ -648,5 +665,6 @@ _HANDLERS: dict[type, Callable[[World, Any], None]] = {
     s.FillDisk: World._fill_disk,
     s.FailSource: World._arm_source,
     s.WakeZombie: World._wake_zombie,
+    s.FailOperator: World._break_operator,
     s.DamageFile: World._damage,
 }

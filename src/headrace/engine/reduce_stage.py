@@ -1,7 +1,7 @@
 """The reduce stage: a task takes the shuffle blocks of its key partition and evaluates the windows that close.
 
-It writes results to their sinks and stores the state that open windows still need. State files are named after the batch and
-the partition, result files also after the attempt; the report names those that count. Joins whose keys change, aggregations
+It writes results to their sinks and stores the state that open windows still need. Files are named after the batch, the
+partition and the attempt; the report names those that count. Joins whose keys change, aggregations
 over joins, and windows over the results of other windows continue at later levels (`run_later_level`), each after one more
 shuffle in the same job.
 """
@@ -54,6 +54,7 @@ from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
 from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
 from headrace.storage.result_files import BatchResults
+from headrace.storage.store import name_attempt
 
 
 def run_reduce_task(
@@ -374,7 +375,7 @@ class _ReduceTask:
     ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
         """Write the partials and join buffers that open windows still need, and the open sessions, to one file."""
         level = f"-{self.level}" if self.level else ""
-        file = f"state/{self.job.batch:010d}-{self.partition:05d}{level}.part"
+        file = f"state/{name_attempt(f'{self.job.batch:010d}-{self.partition:05d}{level}')}.part"
         refs: list[StateRef] = []
         partials: list[PartialAggregate] = []
         by_slice: dict[tuple[str, int, int, int], list[tuple[StateRef | None, SlicePartial]]] = defaultdict(list)

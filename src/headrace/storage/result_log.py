@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from headrace.errors import CheckpointError
 from headrace.model.record import record
 from headrace.storage import container
 from headrace.storage.result_files import StoredRows, merge_result_rows
-from headrace.storage.store import Store
+from headrace.storage.store import Store, name_attempt
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,7 +151,7 @@ class ResultPacker:
 
 def write_result_file(store: Store, name: str, rows: StoredRows, *, folder: str = "results", level: int = 0) -> ResultFile:
     """Write rows to a new file whose name starts with `name`, which must start with the number of its first batch."""
-    key = f"{folder}/{name}-{uuid.uuid4().hex[:8]}.rows"
+    key = f"{folder}/{name_attempt(name)}.rows"
     chunks = container.encode_chunks(rows)
     store.put(key, chunks)
     return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), sum(map(len, chunks)), level)

@@ -7,6 +7,7 @@ afterwards: `put` replaces it as a whole. When `put` returns, the object survive
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -50,6 +51,14 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object if there is one."""
+
+
+def name_attempt(stem: str) -> str:
+    """Return a name that starts with `stem` and that no other attempt of a task uses.
+
+    A task may run twice, and may still run when its batch has been planned again: it must not overwrite what counts.
+    """
+    return f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
 def parse_local_path(location: str | Path) -> Path:

@@ -23,6 +23,7 @@ from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.shared_plan import Backfill
 from headrace.storage import container
+from headrace.storage.store import name_attempt
 
 _COMBINE_ROWS = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
 _MAX_SEGMENTS = 8  # segments of a store before small adjacent ones are merged
@@ -66,7 +67,7 @@ class JoinStateStore:
         self.loaded_plan: LoadedSlidingJoinPlan = job.load_sliding_join_plan()
         self._store = job.store
         self._new_segments: list[tuple[SegmentRef, RowSegment]] = []
-        self._state_file = f"state/{job.batch:010d}-{partition:05d}-{level}.stores"
+        self._state_file = f"state/{name_attempt(f'{job.batch:010d}-{partition:05d}-{level}')}.stores"
         repartition = job.state_partitions != job.partitions
         stored = (
             []
