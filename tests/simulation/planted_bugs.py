@@ -102,8 +102,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "superseded manifests stay",
         _CHECKPOINT,
-        'self.store.delete(_entry_key("manifest", batch - 1))',
-        'self.store.delete(_entry_key("manifest", batch - 2)) if batch > 0 else None',
+        '        self.store.delete(_entry_key("manifest", batch - 1))\n',
+        "",
     ),
     PlantedBug(
         "workers keep the plan of an abandoned attempt",
