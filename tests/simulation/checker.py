@@ -140,7 +140,7 @@ def _check_emitted(label: str, actual: dict[int, Rows], expected: dict[int, Rows
 
 
 def _check_deliveries(label: str, query: QueryHistory, history: History, expected: dict[int, Rows], until: int) -> None:
-    """Check by the unique ids of the rows: each is delivered at least once, and in order within one life of the process.
+    """Check by the unique ids of the rows: each is delivered at least once, and in order between two crashes.
 
     A batch is delivered again only if the process died, or could not record the delivery on a full disk.
     """

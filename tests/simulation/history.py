@@ -58,7 +58,7 @@ class QueryHistory:
 
 @dataclass
 class Delivery:
-    """A table that a callback got, in one life of the process."""
+    """A table that a callback got; `life` counts the crashes before it."""
 
     life: int
     rows: Rows

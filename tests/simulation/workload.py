@@ -82,7 +82,7 @@ _OTHER = (
         " JOIN TUMBLE(beta, '4 seconds') b ON r.g = b.k"
     ),
     "SELECT id, x + 2147483640 AS c FROM alpha",  # overflows, and fails, where x > 7
-    "SELECT window_start AS w0, SUM(x + 2147483640) AS t FROM TUMBLE(beta, '4 seconds') WHERE x > 2",
+    "SELECT window_start AS w0, k AS g, SUM(x) + 9223372036854775800 AS t FROM TUMBLE(beta, '4 seconds') GROUP BY k",  # for a key
 )
 
 

@@ -278,6 +278,7 @@ class World:
 
     def _reconcile(self) -> None:
         """Compare the queries of a new session with those that clients know, and repeat what was not acknowledged."""
+        self.queries = [query for query in self.queries if not query.is_withdrawn]  # a new query may get their ids
         for query in self.queries:
             found = self.session.find(query.name, query.id)
             is_live = found is not None and found.status in {"accepted", "live"}
@@ -470,7 +471,6 @@ class World:
     def _reopen(self, step: s.Reopen) -> None:
         self.session.close()
         self._session = None
-        self.life += 1
         self._survive(self._open)
 
     def _open_twice(self, step: s.OpenTwice) -> None:
