@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?=
 TESTS  ?=
+SEEDS  ?= 1-200
 DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples|choose_examples' tests/unit --include='test_*.py')
 export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast soak expressions browser lint format api clean java
+.PHONY: help demo test fast soak expressions simulate browser lint format api clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -30,6 +31,8 @@ soak: $(STAMP)  ## run the tests that draw examples with 50 times as many (TESTS
 
 expressions: java $(STAMP)  ## judge all expressions over all types by the reference, DuckDB and Spark SQL (10 minutes)
 	HEADRACE_EXPRESSIONS=all $(BIN)/python -m pytest -rP tests/unit/engine/compute/test_expression_judge.py tests/spark/test_expressions_against_spark.py
+simulate: $(STAMP)  ## run the deterministic simulation (SEEDS=1-10000, or SEEDS=7 to replay one seed)
+	PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) $(SIMULATE)
 
 browser: $(STAMP)  ## run the tests of the page, in Chromium
 	$(BIN)/python -m pytest tests/browser $(TESTS)

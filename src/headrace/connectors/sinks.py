@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from headrace.connectors.row_text import format_table, write_json_lines
 from headrace.errors import SinkError
-from headrace.storage.posix import write_atomically
+from headrace.storage.posix import create_folder, sync_name_once, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,8 @@ class FileSink(Sink):
             if table.num_rows == 0:
                 target.unlink(missing_ok=True)
                 return None
-            target.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(target.parent)
+            sync_name_once(target.parent)
             write_atomically(target, lambda hidden: self._write_file(hidden, table))
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise SinkError(f"sink file '{target}' cannot be written", detail=str(error) or type(error).__name__) from error

@@ -34,13 +34,15 @@ class AppendLog:
         return self._store.find_size(self._key) is not None
 
     def read(self) -> list[Any]:
-        """Return all values; create the log if it is missing. Raises CheckpointError for a damaged line."""
-        if not self.exists():
-            self.replace([])
-            return []
-        content = self._store.get(self._key)
-        self._find_end(content)
-        return [self._decode_line(number, line) for number, line in enumerate(content[: self._end].splitlines())]
+        """Return all values; create the log if it is missing. Raises CheckpointError for a damaged line.
+
+        The log is written again: a killed process may have left lines that are not synced, and the reader depends on them.
+        """
+        content = self._store.get(self._key) if self.exists() else b""
+        end = content.rfind(b"\n") + 1
+        values = [self._decode_line(number, line) for number, line in enumerate(content[:end].splitlines())]
+        self.replace(values)
+        return values
 
     def append(self, *values: object) -> None:
         """Append values, durably. After an error some may be there when the log is read again, unless others follow."""

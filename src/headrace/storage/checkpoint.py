@@ -145,6 +145,7 @@ class Checkpoint:
 
         An older manifest is never used in the place of a damaged one.
         """
+        self.store.sync_folders()
         batches = self._list_batches("manifest")
         if batches:
             return documents.get_record(self.store, _entry_key("manifest", batches[-1]))

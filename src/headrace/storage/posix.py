@@ -20,6 +20,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -171,12 +172,18 @@ class PosixStore:
             if _SCRATCH_NAME.fullmatch(path.name) and not is_written(path.name[1:]):
                 self.delete(f"{prefix}/{path.name}" if prefix else path.name)
 
+    def sync_folders(self) -> None:
+        """Make every name in the store durable: a killed process may have left names that it had no time to sync."""
+        with self._report_refusal(""):
+            for folder, _, _ in os.walk(self._folder):
+                _files.sync(Path(folder))
+            _files.sync(self._folder.parent)
+
     def ensure_folder(self, key: str) -> Path:
         """Return the path of a folder; create it, durably, if it is missing."""
         path = self.path_of(key)
         with self._report_refusal(key):
-            for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
-                _make_folder_durably(folder)
+            create_folder(path)
         return path
 
     def _prepare_folder(self, key: str) -> Path:
@@ -239,6 +246,18 @@ def _discard_scratch(scratch: Path) -> None:
     """Delete a scratch file. A disk that refuses keeps it until the next sweep: it is not an error of its own."""
     with contextlib.suppress(OSError):
         _files.unlink(scratch)
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and its parents, durably, those that are missing."""
+    for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+        _make_folder_durably(folder)
+
+
+@lru_cache(maxsize=1024)
+def sync_name_once(folder: Path) -> None:
+    """Make the name of a folder durable, once in a process: a killed process may have created it and not synced it."""
+    _files.sync(folder.parent)
 
 
 def _make_folder_durably(folder: Path) -> None:

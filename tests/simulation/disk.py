@@ -1,0 +1,209 @@
+"""The simulated disk: a folder of a file system in memory that can fail at any durable operation.
+
+It replaces the few functions of `headrace.storage.posix` that touch the disk. Every write, sync, append and deletion is an
+operation, and so is every fault point. At an operation that the schedule chooses, the process dies (`Crashed`) – a write leaves a
+part of its file – or the disk is full. At that moment the folder is moved away, so that nothing a dying process still does can
+reach it.
+
+A loss of power also undoes what was not synced. A file has the content of its last sync, and a folder the names of its last sync;
+of everything since then, all is lost, or each part at random, as a file system may order its writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from headrace.storage import posix
+from headrace.storage.posix import PosixStore
+
+
+class Crashed(BaseException):
+    """The process dies here; no code of the product may catch it."""
+
+
+class SimulatedDisk:
+    """The files below `root`; at most one in a process is installed."""
+
+    def __init__(self, root: Path, random: Random) -> None:
+        self.root, self._away = root, root.with_name(f"{root.name}-away")
+        self._random = random
+        self.operations = 0
+        self.crash_after: int | None = None
+        self.is_dead = False
+        self._full_from: int | None = None
+        self._full_writes = 0
+        self.errors = 0  # writes that failed because the disk was full
+        self._contents: dict[int, bytes] = {}  # content at the last sync, by inode
+        self._names: dict[str, dict[str, int | None]] = {}  # names at the last sync of a folder; None for a folder
+        self._undo: list[tuple[Any, str, Any]] = []
+        root.mkdir(parents=True)
+
+    # --- installation -------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        self._patch(posix, "_write_chunks", self._write_chunks)
+        self._patch(posix, "_sync_path", lambda path: self._sync(str(path)))
+        self._patch(posix, "_sync_descriptor", lambda fd: self._sync(os.readlink(f"/proc/self/fd/{fd}")))  # noqa: PTH115
+        self._patch(posix, "_write_fully", self._write_fully)
+        delete = PosixStore.delete
+
+        def delete_object(store: PosixStore, key: str) -> None:
+            self.reach("delete")
+            delete(store, key)
+
+        self._patch(PosixStore, "delete", delete_object)
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def uninstall(self) -> None:
+        for owner, name, value in reversed(self._undo):
+            setattr(owner, name, value)
+        self._undo.clear()
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.rmtree(self._away, ignore_errors=True)
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def reach(self, step: str) -> None:
+        """Count an operation; the process dies here if its time has come."""
+        if self.is_dead:
+            raise Crashed(step)
+        self.operations += 1
+        if self.crash_after is not None:
+            if self.crash_after == 0:
+                self.kill()
+                raise Crashed(step)
+            self.crash_after -= 1
+
+    def kill(self) -> None:
+        """Let the process die: the folder is as it is now, whatever the process does afterwards."""
+        self.crash_after, self.is_dead = None, True
+        self.root.rename(self._away)
+
+    def revive(self) -> None:
+        """Give the folder to the next process."""
+        if self.is_dead:
+            shutil.rmtree(self.root, ignore_errors=True)
+            self._away.rename(self.root)
+            self.is_dead = False
+
+    def fill(self, after: int, count: int) -> None:
+        """Let `count` writes fail, after some more that succeed."""
+        self._full_from, self._full_writes = after, count
+
+    def disarm(self) -> tuple[int | None, int | None, int]:
+        """Stop all faults; return them for `arm`."""
+        faults = self.crash_after, self._full_from, self._full_writes
+        self.arm(None, None, 0)
+        return faults
+
+    def arm(self, crash_after: int | None, full_from: int | None, full_writes: int) -> None:
+        """Arm the faults that `disarm` returned."""
+        self.crash_after, self._full_from, self._full_writes = crash_after, full_from, full_writes
+
+    def _reach_write(self, write_part: Callable[[float], object]) -> None:
+        """Count a write; if it fails, `write_part` leaves a fraction of its bytes."""
+        if self.crash_after == 0 and not self.is_dead:
+            write_part(self._random.random())
+        self.reach("write")
+        if self._full_from is None:
+            return
+        self._full_from -= 1
+        if self._full_from < 0:
+            self._full_writes -= 1
+            self._full_from = 0 if self._full_writes > 0 else None
+            self.errors += 1
+            write_part(self._random.random())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _write_chunks(self, path: Path, chunks: Any) -> None:
+        content = b"".join(bytes(chunk) for chunk in chunks)
+        self._reach_write(lambda part: _append_bytes(path, content[: int(part * len(content))]))
+        with path.open("xb") as file:
+            file.write(content)
+
+    def _write_fully(self, file: io.FileIO, content: bytes) -> None:
+        self._reach_write(lambda part: file.write(content[: int(part * len(content))]))
+        file.write(content)
+
+    def _sync(self, path: str) -> None:
+        self.reach("sync")
+        if os.path.isdir(path):  # noqa: PTH112
+            self._names[path] = _list_names(path)
+        else:
+            with open(path, "rb") as file:  # noqa: PTH123
+                self._contents[os.fstat(file.fileno()).st_ino] = file.read()
+
+    # --- loss of power ------------------------------------------------------------------------------------------------
+
+    def lose_unsynced(self, *, everything: bool) -> None:
+        """Undo what was not synced: everything, or each part at random."""
+        self.revive()
+        rebuilt: dict[str, bytes | None] = {str(self.root): None}
+        self._collect_durable(str(self.root), rebuilt, everything=everything)
+        shutil.rmtree(self.root)
+        for path, content in rebuilt.items():
+            if content is None:
+                Path(path).mkdir()
+            else:
+                Path(path).write_bytes(content)
+        self.mark_durable()
+
+    def mark_durable(self) -> None:
+        """Take all that there is for synced."""
+        self._contents, self._names = {}, {}
+        for folder, _, files in os.walk(self.root):
+            self._names[folder] = _list_names(folder)
+            for name in files:
+                path = Path(folder, name)
+                self._contents[path.stat().st_ino] = path.read_bytes()
+
+    def _collect_durable(self, folder: str, rebuilt: dict[str, bytes | None], *, everything: bool) -> None:
+        """Add what survives of a folder, by path; None for a folder."""
+        now = _list_names(folder) if os.path.isdir(folder) else {}  # noqa: PTH112
+        synced = self._names.get(folder, {})
+        for name in sorted({*now, *synced}):
+            chosen = synced if everything or self._random.random() < 0.5 else now
+            if now.get(name, -1) == synced.get(name, -1):
+                chosen = now
+            if name not in chosen:
+                continue
+            path = f"{folder}/{name}"
+            inode = chosen[name]
+            if inode is None:
+                rebuilt[path] = None
+                self._collect_durable(path, rebuilt, everything=everything)
+            else:
+                rebuilt[path] = self._choose_content(path, inode, everything=everything)
+
+    def _choose_content(self, path: str, inode: int, *, everything: bool) -> bytes:
+        synced = self._contents.get(inode, b"")
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                now = file.read() if os.fstat(file.fileno()).st_ino == inode else synced
+        except FileNotFoundError:
+            now = synced
+        if everything or now == synced or self._random.random() < 0.3:
+            return synced
+        grown = now[len(synced) :] if now.startswith(synced) else b""
+        if grown and self._random.random() < 0.7:
+            return synced + grown[: self._random.randrange(len(grown) + 1)]
+        return now
+
+
+def _list_names(folder: str) -> dict[str, int | None]:
+    return {entry.name: None if entry.is_dir() else entry.inode() for entry in os.scandir(folder)}
+
+
+def _append_bytes(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)

@@ -1,0 +1,319 @@
+"""Fifty bugs to plant, each a small change of one function; the simulation should find them. `scripts/plant-bugs` plants them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parents[2] / "src" / "headrace"
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """A bug: in `file`, below src/headrace, the text `good`, which occurs once, becomes `bad`."""
+
+    name: str
+    file: str
+    good: str
+    bad: str
+
+    def plant(self, source: str) -> str:
+        """Return the source with the bug; raises ValueError if the place does not exist any more."""
+        if source.count(self.good) != 1:
+            raise ValueError(f"bug '{self.name}' does not fit {self.file}: its text occurs {source.count(self.good)} times")
+        return source.replace(self.good, self.bad)
+
+    def find_functions(self) -> list[str]:
+        """Return the qualified names of the functions that the bug changes."""
+        source = (SOURCES / self.file).read_text(encoding="utf-8")
+        good, bad = (dict(_iter_functions(ast.parse(text))) for text in (source, self.plant(source)))
+        return [name for name in bad if bad[name] != good.get(name)]
+
+    def plant_in_process(self) -> None:
+        """Give the functions that the bug changes their new code, for the rest of this process."""
+        broken = compile(self.plant((SOURCES / self.file).read_text(encoding="utf-8")), self.file, "exec", dont_inherit=True)
+        module = importlib.import_module("headrace." + self.file.removesuffix(".py").replace("/", "."))
+        for name in self.find_functions():
+            _find_function(module, name).__code__ = _find_code(broken, name)
+
+
+def _iter_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (qualified name, syntax) of all functions and methods, not of those inside of functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield prefix + child.name, ast.dump(child)
+        elif isinstance(child, ast.ClassDef):
+            yield from _iter_functions(child, f"{prefix}{child.name}.")
+
+
+def _find_function(module: Any, name: str) -> FunctionType:
+    value = module
+    for part in name.split("."):
+        value = vars(value)[part]
+    while not isinstance(value, FunctionType):  # a property, a static method, a cached function
+        value = next(getattr(value, name) for name in ("fget", "__wrapped__", "__func__") if hasattr(value, name))
+    return value
+
+
+def _find_code(code: CodeType, name: str) -> CodeType:
+    for part in name.split("."):
+        code = next(inner for inner in code.co_consts if isinstance(inner, CodeType) and inner.co_name == part)
+    return code
+
+
+_POSIX, _CHECKPOINT, _COORDINATOR = "storage/posix.py", "storage/checkpoint.py", "runtime/coordinator.py"
+_OUTCOME, _REDUCE, _MAP = "runtime/batch_outcome.py", "engine/reduce_stage.py", "engine/map_stage.py"
+
+PLANTED_BUGS = (
+    # --- durable files
+    PlantedBug(
+        "files are renamed before their content is synced", _POSIX, "            _sync_path(hidden)\n", "            pass\n"
+    ),
+    PlantedBug("folders are not synced", _POSIX, "    if sync:\n        _sync_path(path.parent)\n", ""),
+    PlantedBug("appended lines are not synced", _POSIX, "                _sync_descriptor(file.fileno())\n", ""),
+    PlantedBug("a part of a line stays when the disk is full", _POSIX, "                file.truncate(size)\n", ""),
+    PlantedBug(
+        "new folders are not synced",
+        _POSIX,
+        "        folder.mkdir(exist_ok=True)\n        _sync_path(folder.parent)\n",
+        "        folder.mkdir(exist_ok=True)\n",
+    ),
+    PlantedBug("incomplete files are not swept", _CHECKPOINT, "        self.store.delete_incomplete()\n", ""),
+    PlantedBug(
+        "two sessions may lock a checkpoint", _CHECKPOINT, "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
+    ),
+    PlantedBug(
+        "state files are not swept",
+        _CHECKPOINT,
+        "        for folder in _SWEPT_FOLDERS:\n            for key",
+        "        for folder in _SWEPT_FOLDERS[1:]:\n            for key",
+    ),
+    PlantedBug(
+        "recovery reads the oldest manifest",
+        _CHECKPOINT,
+        '_entry_key("manifest", batches[-1])',
+        '_entry_key("manifest", batches[0])',
+    ),
+    PlantedBug(
+        "superseded manifests stay",
+        _CHECKPOINT,
+        '        self.store.delete(_entry_key("manifest", batch - 1))\n',
+        "",
+    ),
+    PlantedBug(
+        "workers keep the plan of an abandoned attempt",
+        _CHECKPOINT,
+        "        if batch == self._last_logged:\n",
+        "        if False:\n",
+    ),
+    PlantedBug(
+        "the log entry is not synced",
+        _CHECKPOINT,
+        'documents.put_record(self.store, _entry_key("log", batch), entry)',
+        'documents.put_record(self.store, _entry_key("log", batch), entry, sync=False)',
+    ),
+    PlantedBug("the manifest is not synced", _CHECKPOINT, "manifest, if_absent=True)", "manifest, if_absent=True, sync=False)"),
+    PlantedBug(
+        "files of the winning attempt are swept",
+        _CHECKPOINT,
+        "and key not in kept:",
+        "and (key not in kept or folder == 'state'):",
+    ),
+    PlantedBug(
+        "the check sum of documents is ignored", "storage/documents.py", " or checksum != compute_checksum(body).encode()", ""
+    ),
+    PlantedBug(
+        "the check sum of buffers is ignored",
+        "storage/container.py",
+        "if compute_checksum_number(parts[-1]) != checksum:",
+        "if size < 0:",
+    ),
+    PlantedBug("a torn line is not removed", "storage/append_log.py", 'content.rfind(b"\\n") + 1', "len(content)"),
+    PlantedBug(
+        "packing loses the first batch", "storage/result_files.py", "kept = batches >= first_kept", "kept = batches > first_kept"
+    ),
+    PlantedBug(
+        "a packed file replaces one file too many",
+        "storage/result_log.py",
+        "self.files[first + len(packed.parts) :]",
+        "self.files[first + len(packed.parts) + 1 :]",
+    ),
+    PlantedBug(
+        "a reader misses the newest batch of a file",
+        "storage/result_log.py",
+        "            if file.last_batch <= after or file.first_batch > until:",
+        "            if file.last_batch <= after or file.first_batch >= until > 0:",
+    ),
+    PlantedBug(
+        "positions of readers are off by one",
+        "storage/result_files.py",
+        'side="right")\n        return',
+        'side="left")\n        return',
+    ),
+    # --- the driver
+    PlantedBug(
+        "a failed source loses the commands of the batch",
+        _COORDINATOR,
+        "            self.command_queue.requeue(self.unfinished_entry.commands)\n",
+        "",
+    ),
+    PlantedBug(
+        "a failed plan loses the commands of the batch",
+        _COORDINATOR,
+        "        except BaseException:\n            self.command_queue.requeue(commands)\n",
+        "        except BaseException:\n",
+    ),
+    PlantedBug(
+        "a failed batch is forgotten",
+        _COORDINATOR,
+        "        except BaseException:\n            self._has_failed_attempt = True\n",
+        "        except BaseException:\n            self.unfinished_entry = None\n",
+    ),
+    PlantedBug("recovery ignores the log entry", _COORDINATOR, "self.checkpoint.read_log_entry(self.state.batch + 1)", "None"),
+    PlantedBug(
+        "superseded files are deleted before the commit",
+        _COORDINATOR,
+        "        self.checkpoint.commit(state.batch, state)\n",
+        "        self.checkpoint.delete_superseded(-9, self.state.referenced_files() - state.referenced_files())\n"
+        "        self.checkpoint.commit(state.batch, state)\n",
+    ),
+    PlantedBug(
+        "sources drop rows before the commit",
+        _COORDINATOR,
+        "        self.checkpoint.commit(state.batch, state)\n",
+        "        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})\n"
+        "        self.checkpoint.commit(state.batch, state)\n",
+    ),
+    PlantedBug(
+        "a position is not updated",
+        _COORDINATOR,
+        "            state.streams[name].position = position\n",
+        "            state.streams[name].position = position if name != 'beta' else state.streams[name].position\n",
+    ),
+    PlantedBug(
+        "a running batch changes the committed streams",
+        "runtime/engine_state.py",
+        "copy.streams = {name: copy_record(stream) for name, stream in self.streams.items()}",
+        "copy.streams = dict(self.streams)",
+    ),
+    PlantedBug(
+        "a running batch changes the committed queries",
+        "runtime/engine_state.py",
+        "copy.queries = {number: copy_record(query) for number, query in self.queries.items()}",
+        "copy.queries = self.queries",
+    ),
+    PlantedBug("a withdrawn query becomes live", "runtime/commands.py", "            self._queued = kept\n", ""),
+    PlantedBug(
+        "deliveries are recorded before they happen",
+        "runtime/delivery.py",
+        "        for file in undelivered:\n",
+        '        put_document(self._store, _MARKER, {"batch": batch})\n        for file in undelivered:\n',
+    ),
+    PlantedBug(
+        "the last batch is delivered again",
+        "runtime/delivery.py",
+        "        undelivered = [file for file in files if file.last_batch > self.delivered_batch]",
+        "        undelivered = [file for file in files if file.last_batch >= self.delivered_batch]",
+    ),
+    PlantedBug(
+        "deliveries do not wait for a callback",
+        "session.py",
+        'if any(record.awaits_callback and record.status in {"accepted", "live"} for record',
+        "if any(False for record",
+    ),
+    PlantedBug(
+        "a removed query has one batch too many",
+        "query.py",
+        "min(last, self._record.last_batch - 1)",
+        "min(last, self._record.last_batch)",
+    ),
+    PlantedBug(
+        "failures in one partition are overlooked",
+        _OUTCOME,
+        "    for report in reports:\n        for part, message",
+        "    for report in reports[:1]:\n        for part, message",
+    ),
+    PlantedBug(
+        "the count of emitted rows is that of the last batch",
+        _OUTCOME,
+        "state.queries[number].emitted += count",
+        "state.queries[number].emitted = count",
+    ),
+    PlantedBug(
+        "the watermark goes back",
+        _OUTCOME,
+        "stream.seen = max(stream.seen, seen)",
+        "stream.seen = seen if seen > MIN_TIME else stream.seen",
+    ),
+    PlantedBug("the partitions of the state are not recorded", _OUTCOME, "    state.state_partitions = state.partitions\n", ""),
+    PlantedBug(
+        "a new epoch drops the epochs before it",
+        "runtime/epochs.py",
+        "kept = tuple(e for e in stream.epochs if e.start < start)",
+        "kept = tuple(e for e in stream.epochs if e.start < start)[:-1]",
+    ),
+    PlantedBug(
+        "an epoch begins with the last row seen",
+        "runtime/epochs.py",
+        "return MIN_TIME if seen == MIN_TIME else seen + 1",
+        "return seen",
+    ),
+    # --- workers
+    PlantedBug(
+        "state is not repartitioned when there are fewer partitions",
+        _REDUCE,
+        "if job.state_partitions != job.partitions else None",
+        "if job.state_partitions < job.partitions else None",
+    ),
+    PlantedBug(
+        "open windows lose their state too early",
+        _REDUCE,
+        "return any(end is not None and end > watermark for",
+        "return any(end is not None and end > watermark + 1_000_000 for",
+    ),
+    PlantedBug(
+        "deferred join inputs are lost",
+        _REDUCE,
+        "                    deferred.join_rows.append(routed)\n",
+        "                    pass\n",
+    ),
+    PlantedBug(
+        "rows of open windows are taken for late", _MAP, "floor - operator.retention + 1\n", "floor - operator.retention // 2\n"
+    ),
+    PlantedBug(
+        "the watermark follows the fastest stream",
+        "engine/batch_job.py",
+        "return min(t - self.streams[name].stream.delay",
+        "return max(t - self.streams[name].stream.delay",
+    ),
+    PlantedBug(
+        "a reused bit keeps the rows of its former query",
+        "engine/joins/state_store.py",
+        "        if not newer_queries and not rejoined:\n",
+        "        if not rejoined:\n",
+    ),
+    PlantedBug(
+        "sessions close a microsecond late",
+        "engine/operators/sessions.py",
+        "sessions.lasts <= watermark - gap",
+        "sessions.lasts < watermark - gap",
+    ),
+    # --- sources
+    PlantedBug(
+        "rows are listed before they are written",
+        "connectors/memory.py",
+        "        self._store.put(_file_key(file.number), [content])\n        self._log.append(asdict(file))\n",
+        "        self._log.append(asdict(file))\n        self._store.put(_file_key(file.number), [content])\n",
+    ),
+    PlantedBug(
+        "a source drops a file that is not read yet",
+        "connectors/memory.py",
+        "self._files[0].number < first_kept",
+        "self._files[0].number <= first_kept",
+    ),
+)
