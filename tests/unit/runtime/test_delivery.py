@@ -164,7 +164,7 @@ def test_close_releases_the_checkpoint_even_if_a_part_cannot_be_closed(tmp_path:
     if broken in targets:
         monkeypatch.setattr(targets[broken], "close", fail, raising=False)
     if broken == "thread":
-        session._error = ConnectionRefusedError(broken)
+        session._loop.error = ConnectionRefusedError(broken)
     with pytest.raises(ConnectionRefusedError, match=broken):
         session.close()
     assert session.is_closed

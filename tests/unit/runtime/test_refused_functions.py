@@ -13,6 +13,7 @@ from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName
 from headrace.errors import CheckpointError, SessionError, SqlError
 from headrace.storage import container
+from headrace.storage.checkpoint import read_identity
 from headrace.storage.posix import PosixStore
 from headrace.storage.udf_store import PYTHON_VERSION, StoredFunction, get_udf_key
 
@@ -48,7 +49,7 @@ def write_checkpoint(folder: Path, *, dropped: bool = False) -> Path:
             session.advance()
         tag = next(tag for tag in session._coordinator.state.udfs.all_tags if tag.startswith("twice@"))
     content = StoredFunction(PYTHON_VERSION, pickle.dumps(Payload(folder / "ran")))
-    container.write(PosixStore(checkpoint), get_udf_key(tag), content)
+    container.write(PosixStore(checkpoint, read_identity(checkpoint)), get_udf_key(tag), content)
     return checkpoint
 
 

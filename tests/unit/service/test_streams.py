@@ -119,8 +119,11 @@ FILES = {"source": "files", "name": "rows", "format": "csv", "time": "time", "co
 
 
 @pytest.fixture
-def rows_folder(tmp_path: Path) -> Path:
+def rows_folder(service: Service, tmp_path: Path) -> Path:
+    """A folder that requests to the service may name."""
     (tmp_path / "rows").mkdir()
+    service.allowed_roots = [tmp_path]
+    service.restart()
     return tmp_path / "rows"
 
 
