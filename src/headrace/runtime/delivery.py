@@ -217,7 +217,7 @@ class ResultDelivery:
         if has_rows:
             try:
                 put_document(self._store, _MARKER, {"batch": self.delivered_batch})
-            except OSError as error:
+            except BaseException as error:  # noqa: BLE001  raised in the thread of the session, which must not miss it
                 self._crash = error
 
     def _watch(self) -> None:
