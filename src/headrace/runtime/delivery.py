@@ -21,7 +21,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.connectors import Sink
-from headrace.errors import StorageError
 from headrace.storage import container
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.result_log import ResultFile
@@ -218,7 +217,7 @@ class ResultDelivery:
         if has_rows:
             try:
                 put_document(self._store, _MARKER, {"batch": self.delivered_batch})
-            except StorageError as error:
+            except BaseException as error:  # noqa: BLE001  raised in the thread of the session, which must not miss it
                 self._crash = error
 
     def _watch(self) -> None:

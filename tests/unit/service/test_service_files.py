@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def test_the_event_log_may_be_deleted(stopped: Service):
 
 
 def test_events_after_a_failed_write_are_complete(service: Service, monkeypatch: pytest.MonkeyPatch):
-    """A full disk leaves a part of a line; the next write replaces it. The events that were not written are lost with a restart."""
+    """A full disk leaves a part of a line; the next write replaces it. Events that were not written are lost with a restart."""
     log, path = service.host.event_log._log, path_of(service, EVENTS)
 
     def write_a_part(*_: object) -> None:
