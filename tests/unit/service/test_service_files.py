@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CheckpointError, StorageError
-from support.in_process_service import Service
+from support.in_process_service import Service, wait_until
 
 STREAMS, EVENTS = "service-streams.json", "service-events.jsonl"
 
@@ -92,9 +92,9 @@ def test_events_after_a_failed_write_are_complete(service: Service, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(log, "append", write_a_part)
         service.add(name="one")
-        service.wait_until(lambda: "query one is live" in {event["text"] for event in service.http.get("/v1/events").json()})
+        wait_until(lambda: "query one is live" in {event["text"] for event in service.http.get("/v1/events").json()})
     service.add(name="two")
-    service.wait_until(lambda: "query two is live" in {event["text"] for event in service.http.get("/v1/events").json()})
+    wait_until(lambda: "query two is live" in {event["text"] for event in service.http.get("/v1/events").json()})
     service.restart()
     events = {event["text"] for event in service.http.get("/v1/events").json()}
     assert "query two is live" in events
