@@ -99,7 +99,7 @@ def test_names_of_a_session_file_are_checked(tmp_path: Path, table: str, use: Ca
 def test_a_checkpoint_with_names_of_older_versions_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     odd = "..\u202e" + "x" * 300
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.session.check_name", lambda *_: None)
+        patch.setattr("headrace.runtime.stream_registry.check_name", lambda *_: None)
         patch.setattr("headrace.query.check_name", lambda *_: None)
         with hr.Session(tmp_path / "checkpoint", backend="local", partitions=1) as session:
             source = hr.MemorySource(SCHEMA)

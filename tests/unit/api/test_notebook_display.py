@@ -106,7 +106,7 @@ def test_a_closed_session_is_shown(session: hr.Session, source: hr.MemorySource)
 
 
 def test_a_session_that_an_error_stopped_is_shown(session: hr.Session, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session, "_error", ValueError("broken"))
+    monkeypatch.setattr(session._loop, "error", ValueError("broken"))
     assert repr(session).startswith("<Session (stopped by an error): ")
     monkeypatch.undo()
 

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.engine.batch_job import SegmentRef
+from headrace.engine.budgets import BudgetMeter
+from headrace.engine.failures import QueryFailures
 from headrace.engine.joins import index
 from headrace.engine.joins.index import RowIndexes, RowPairs
 from headrace.engine.joins.joined_rows import JoinedRows
@@ -26,6 +28,7 @@ from headrace.engine.joins.segment import RowSegment, view_segments
 from headrace.engine.joins.sliding_join import Prober
 from headrace.engine.joins.state_store import LoadedSegment
 from headrace.engine.kernels import join as join_kernels
+from headrace.model.budget import DEFAULT_BUDGET
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
@@ -38,6 +41,8 @@ ALL_VALID = np.zeros(0, np.bool_)
 # ------------------------------------------------------------------------------------------------------------------------ kernels
 
 HASHES = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1])), max_size=40)
+
+METER = BudgetMeter(DEFAULT_BUDGET, {}, QueryFailures())
 
 
 @given(HASHES, HASHES, st.integers(0, 2**32))
@@ -153,7 +158,7 @@ def run_probe(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], s
     )
     here, prober = make_segment(other, theirs), Prober(loaded, make_probe_rows(start, mine))
     found = []
-    for pairs in prober.find_pairs(here, here.rows.sets):
+    for pairs in prober.find_pairs(here, here.rows.sets, METER):
         joined = prober.join_pairs(pairs, view_segments([here.rows], 1), np.zeros(pairs.pair_count, np.uint64))
         numbers = [joined.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
@@ -308,7 +313,7 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
     assert len(expected) >= 300
     monkeypatch.setattr(index, "MAX_PAIRS", most)
     here, held = make_segment("s", mine), []
-    for pairs in Prober(loaded, make_probe_rows("r", mine)).find_pairs(here, here.rows.sets):
+    for pairs in Prober(loaded, make_probe_rows("r", mine)).find_pairs(here, here.rows.sets, METER):
         assert isinstance(pairs, RowPairs)
         held.append(len(pairs.probe_ids))
     assert max(held) <= most

@@ -23,7 +23,7 @@ def append_to_log(path: Path) -> None:
 
 WRITES: dict[str, tuple[Callable[[Path], None], int]] = {
     "replace": (lambda path: posix.replace_file(path, b"x"), 2),  # the file, and its directory for the new name
-    "append": (append_to_log, 3),  # the new log like any file, and then its line
+    "append": (append_to_log, 5),  # the new log like any file, its line, and the log that a reader depends on
     "container": (lambda path: container.write(PosixStore(path.parent), path.name, [1]), 2),
     "if absent": (lambda path: PosixStore(path.parent).put(path.name, [b"x"], if_absent=True), 2),
 }
@@ -54,7 +54,7 @@ def test_tests_do_not_sync(name: str, tmp_path: Path, synced: list[int]) -> None
 
 @pytest.mark.parametrize("name", ["a" * 300, "\U00010000" * 90, "İ" * 200, "..", "x/y", "\x00"])
 def test_any_stream_name_has_a_folder(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.session.check_name", lambda *_: None)  # as in versions that accepted every name
+    monkeypatch.setattr("headrace.runtime.stream_registry.check_name", lambda *_: None)  # as in versions that accepted every name
     with hr.Session(tmp_path / "checkpoint", backend="local") as session:
         for stream in (name, name + "b"):
             source = hr.MemorySource("n INT, time TIMESTAMP")

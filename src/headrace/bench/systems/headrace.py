@@ -105,6 +105,9 @@ class HeadraceAdapter:
         """See `SutAdapter`."""
         assert self._session is not None
         self._session.wait(lambda: False, 0)  # raises the error that ended the session
+        problems = [self._session.problem, *(stream["error"] for stream in self._session.streams().values())]
+        for problem in filter(None, problems):  # the session would retry, but the measurement is void
+            raise HeadraceError("the session cannot go on", detail=problem)
         for query in self._session.queries():
             if query.status == "failed":
                 raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")

@@ -67,8 +67,7 @@ def test_a_lost_driver_fails_the_adapter(adapter, tmp_path):
             adapter.check()
         with pytest.raises(HeadraceError, match="cannot be reached"):
             wait_until(lambda: adapter.check() is not None)
-        with pytest.raises(HeadraceError):
-            adapter.close()
+        adapter.close()
 
 
 def test_queries_are_added_emit_results_and_are_removed(adapter, tmp_path):
