@@ -123,7 +123,7 @@ class World:
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
-        self.workers = SimulatedWorkers(schedule.settings.parallelism, self.disk.reach, self._read_task)
+        self.workers = SimulatedWorkers(schedule.settings.parallelism, self.disk.reach, self._find_failing)
         self.workers.observe = self._observe
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -340,19 +340,18 @@ class World:
                 observed.ids.setdefault(item.stream, []).extend(ids)
         self._observed[job.batch] = observed
 
-    def _read_task(self, job: BatchJob, task: Sequence[Range]) -> None:
-        for item in task:
-            self._fail_source(item.stream, "read")
+    def _find_failing(self, task: Sequence[Range]) -> str | None:
+        return next((item.stream for item in task if self._is_failing(item.stream, "read")), None)
 
     def _plan_source(self, name: str, plan: Callable[..., Any], *arguments: Any) -> Any:
-        self._fail_source(name, "plan")
+        if self._is_failing(name, "plan"):
+            raise SourceError(f"stream '{name}' fails at plan, by the schedule")
         return plan(*arguments)
 
-    def _fail_source(self, stream: str, at: str) -> None:
+    def _is_failing(self, stream: str, at: str) -> bool:
         left = self._failing_sources.get((stream, at), 0)
-        if left:
-            self._failing_sources[stream, at] = left - 1
-            raise SourceError(f"stream '{stream}' fails at {at}, by the schedule")
+        self._failing_sources[stream, at] = max(0, left - 1)
+        return left > 0
 
     def _evaluate_windows(self, evaluate: Callable[..., None], plan: Any, components: Any, due: Any, *more: Any) -> None:
         """Evaluate windows of several queries together, unless one of them is broken."""
@@ -513,7 +512,9 @@ class World:
             expected = self._run_probe()
             self._restore(backup)
             names = sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file() and p.name[0] != ".")
-            target = self.path / [name for name in names if name != "lock"][step.pick % (len(names) - 1)]
+            columnar = [name for name in names if name.startswith(("state/", "results/"))]
+            names = columnar if columnar and random.random() < 0.5 else [name for name in names if name != "lock"]
+            target = self.path / names[step.pick % len(names)]
             damage = _damage_file(target, random)
             self._note(f"    {damage} {target.relative_to(self.path)}")
             found = None if damage == "cut" and target.suffix == ".jsonl" else self._run_probe()
