@@ -60,9 +60,13 @@ class ReadResults:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The session runs a micro-batch; `workers` is the seed of the order, repetition and loss of its tasks (0: none)."""
+    """The session runs a micro-batch; `workers` is the seed of the order, repetition and loss of its tasks (0: none).
+
+    With `retry` it tries degraded streams at once, otherwise when their delay is over.
+    """
 
     workers: int = 0
+    retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,10 @@ class WakeZombie:
 
 @dataclass(frozen=True, slots=True)
 class FailOperator:
-    """From now on an operator raises an error that nobody expects, whenever it evaluates windows of one query."""
+    """Operators raise an error that nobody expects whenever they work for one query, but for the first `skipped` times."""
 
     pick: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

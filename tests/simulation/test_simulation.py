@@ -49,11 +49,11 @@ def lose_commands(_: CommandQueue, __: object) -> None:
 def test_a_planted_bug_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommandQueue, "requeue", lose_commands)
     query = s.AddQuery("q", "SELECT id, x FROM alpha WHERE x > 1")
-    steps = (s.Wait(1.0), query, s.Append("alpha", (ROW, {**ROW, "id": 2})), s.FailSource("alpha", "plan", 1), s.Wait(2.0))
+    steps = (s.Wait(1.0), query, s.Append("alpha", (ROW, {**ROW, "id": 2})), s.FailSource("alpha", "read", 1), s.Wait(2.0))
     schedule = s.Schedule(1, s.Settings({}), (*steps, s.Advance(), s.Rescale(2), s.Advance()))
     assert run_schedule(schedule).kind == "ignored query"
     smallest = shrink_schedule(schedule, lambda candidate: run_schedule(candidate).kind == "ignored query")
-    assert [type(step) for step in smallest.steps] == [s.AddQuery, s.FailSource, s.Advance]
+    assert [type(step) for step in smallest.steps] == [s.AddQuery, s.Append, s.FailSource, s.Advance]
 
 
 def test_a_loss_of_power_undoes_what_was_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class SimulatedWorkers:
         failing = self._find_failing(task)
         if failing is not None:  # what the task reads before, it has processed
             run_map_task(job, number, [item for item in task if item.stream != failing])
-            raise SourceError(f"stream '{failing}' fails at read, by the schedule")
+            raise SourceError(f"stream '{failing}' fails at read, by the schedule", stream=failing)
         return [(partition, container.pack(block)) for partition, block in run_map_task(job, number, task)]
 
     def _run_reduce(

@@ -135,17 +135,17 @@ class RowMaker:
         }
 
 
-_FAULTS = ("crash", "power", "full", "source", "workers", "zombie", "clock", "twice", "damage", "raising")
+_FAULTS = ("crash", "power", "full", "source", "workers", "zombie", "clock", "twice", "damage", "raising", "operator")
 
 
 class Workload:
     """Draws the steps of the clients and the faults of one seed."""
 
-    def __init__(self, seed: int, *, operators_fail: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         draw = self._random
         self._rows = RowMaker(draw)
-        self._faults = {fault for fault in _FAULTS if draw.random() < 0.4} | ({"operator"} if operators_fail else set())
+        self._faults = {fault for fault in _FAULTS if draw.random() < 0.4}
         self._names = 0
         self._queries = draw.sample(QUERIES, 6)
         self._kinds: list[tuple[Callable[[], s.Step], float]] = [
@@ -186,7 +186,7 @@ class Workload:
         if "damage" in enabled:
             yield lambda: s.DamageFile(draw.randrange(1000), draw.getrandbits(30)), 0.2
         if "operator" in enabled:
-            yield lambda: s.FailOperator(draw.randrange(8)), 0.4
+            yield lambda: s.FailOperator(draw.randrange(8), draw.choice((0, draw.randrange(12)))), 0.4
 
     def build_schedule(self, seed: int, steps: int) -> s.Schedule:
         draw = self._random
@@ -211,7 +211,8 @@ class Workload:
         return s.WriteFile(self._rows.make_rows("logs"))
 
     def _advance(self) -> s.Step:
-        return s.Advance(self._random.getrandbits(30) if "workers" in self._faults else 0)
+        workers = self._random.getrandbits(30) if "workers" in self._faults else 0
+        return s.Advance(workers, retry="source" not in self._faults or self._random.random() < 0.5)
 
     def _query(self) -> str:
         return self._random.choice(self._queries)
@@ -228,6 +229,6 @@ class Workload:
         return s.ReadResults(self._random.randrange(8), self._random.random() < 0.3)
 
 
-def draw_schedule(seed: int, steps: int = STEPS, *, operators_fail: bool = False) -> s.Schedule:
+def draw_schedule(seed: int, steps: int = STEPS) -> s.Schedule:
     """Return the schedule of a seed."""
-    return Workload(seed, operators_fail=operators_fail).build_schedule(seed, steps)
+    return Workload(seed).build_schedule(seed, steps)

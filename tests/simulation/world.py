@@ -10,9 +10,10 @@ import errno
 import json
 import os
 import shutil
+import threading
 import types
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -28,9 +29,11 @@ import headrace.query
 import headrace.session
 from headrace.connectors import Range
 from headrace.connectors.rate import generate
-from headrace.engine import map_stage, reduce_stage, worker_cache
+from headrace.engine import failures, map_stage, reduce_stage, worker_cache
 from headrace.engine.batch_job import BatchJob
-from headrace.errors import CheckpointError, HeadraceError, SourceError
+from headrace.errors import CheckpointError, HeadraceError, SourceError, StorageError
+from headrace.planner.changelog import root_query_id
+from headrace.runtime import coordinator, delivery
 from headrace.storage import checkpoint, posix, result_log, store
 from headrace.storage.fault_points import install_fault_hook
 from properties.harness import RandomProbeOrders, RandomReplanner
@@ -94,6 +97,13 @@ class _InlineExecutor:
         pass
 
 
+def _deliver_at_once(results: delivery.ResultDelivery) -> None:
+    """Deliver in the place where a thread is started, and enforce no time limits."""
+    if results._turns and results._worker is None:
+        results._worker = threading.current_thread()
+        results._work()
+
+
 class _QuietProbeOrders(RandomProbeOrders):
     """Random probe orders, without the search of the optimizer: the solver has a time limit in real time."""
 
@@ -119,7 +129,7 @@ class World:
         self.life = 0
         self._power = ("nothing", 0)
         self._failing_sources: dict[tuple[str, str], int] = {}
-        self._broken_queries: set[int] = set()
+        self._broken_queries: dict[int, int] = {}  # uses of operators before the first that fails, by query
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
@@ -156,11 +166,11 @@ class World:
         except Crashed as crash:
             self._note(f"    crash at {crash}")
             self._survive(self._restart)
-        except OSError as error:
+        except StorageError as error:
             self._expect_full(error)
 
-    def _expect_full(self, error: OSError) -> None:
-        if error.errno != errno.ENOSPC:
+    def _expect_full(self, error: StorageError) -> None:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ENOSPC:
             raise ViolationError("unexpected error", repr(error)) from error
         self._note("    disk full")
 
@@ -172,7 +182,7 @@ class World:
             except Crashed as crash:
                 self._note(f"    crash at {crash} while recovering")
                 action = self._restart
-            except OSError as error:
+            except StorageError as error:
                 self._expect_full(error)
                 self._release()
                 action = self._open
@@ -186,11 +196,14 @@ class World:
         stable = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{ids.getrandbits(128):032x}"))
         for module in (posix, checkpoint, store):
             self._patch(module, "uuid", stable)
-        for module in (headrace.session, headrace.query, map_stage, reduce_stage):
+        self._patch(coordinator, "secrets", types.SimpleNamespace(token_hex=lambda size: ids.randbytes(size).hex()))
+        for module in (headrace.session, headrace.query, map_stage, reduce_stage, delivery):
             self._patch(module, "time", self.clock)
+        self._patch(delivery.ResultDelivery, "_start_threads", _deliver_at_once)
         self._patch(result_log, "ThreadPoolExecutor", _InlineExecutor)
         self._patch(result_log, "PACKED_FILES", _PACKED_FILES)
-        self._patch(reduce_stage, "evaluate_windows", partial(self._evaluate_windows, reduce_stage.evaluate_windows))
+        for module in (map_stage, reduce_stage):
+            self._patch(module, "blame", self._blame)
         install_fault_hook(self.path, self._reach_fault_point)
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
@@ -230,6 +243,7 @@ class World:
             if settings.replan_seed:
                 session._coordinator.optimizers.window_joins = RandomReplanner(settings.replan_seed + self.life)
             session._backend = session._coordinator.backend = self.workers
+            session._coordinator.sources.health._clock = self.clock.monotonic
             self.sources = self._declare_streams(session)
         except BaseException:
             session._checkpoint.close()
@@ -353,12 +367,16 @@ class World:
         self._failing_sources[stream, at] = max(0, left - 1)
         return left > 0
 
-    def _evaluate_windows(self, evaluate: Callable[..., None], plan: Any, components: Any, due: Any, *more: Any) -> None:
-        """Evaluate windows of several queries together, unless one of them is broken."""
-        broken = self._broken_queries.intersection(due.queries.tolist())
-        if broken:
-            raise RuntimeError(f"windows of query {min(broken)} fail, by the schedule")
-        evaluate(plan, components, due, *more)
+    @contextmanager
+    def _blame(self, operator: str, queries: Iterable[int], found: failures.QueryFailures | None = None) -> Iterator[None]:
+        """Let an operator fail, after its work, if a broken query uses it; see `headrace.engine.failures.blame`."""
+        users = list(queries)
+        with failures.blame(operator, users, found):
+            yield
+            for query in sorted(self._broken_queries.keys() & set(map(root_query_id, users))):
+                self._broken_queries[query] -= 1
+                if self._broken_queries[query] < 0:
+                    raise RuntimeError(f"query {query} is broken, by the schedule")
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -428,11 +446,9 @@ class World:
     def _advance(self, step: s.Advance) -> None:
         self.workers.random = Random(step.workers) if step.workers else None
         try:
-            self.session.advance()
-        except SourceError as error:
-            if "by the schedule" not in str(error):
-                raise ViolationError("unexpected error", str(error)) from error
-            self._note(f"    {error}")
+            self.session.advance(retry_degraded=step.retry)
+        except StorageError:
+            raise
         except HeadraceError as error:
             raise ViolationError("unexpected error", f"{type(error).__name__}: {error}") from error
         else:
@@ -491,10 +507,10 @@ class World:
         self._note(f"    zombie of {self.workers.wake_zombie(step.pick, Random(step.seed))}")
 
     def _break_operator(self, step: s.FailOperator) -> None:
-        """Break the windows of a query; those of all others, which are evaluated in the same call, must stay exact."""
+        """Break the operators of a query; all others, which use the same operators, must stay exact."""
         live = [query for query in self._list_wanted() if query.was_live and not query.was_gone]
         if live:
-            self._broken_queries.add(live[step.pick % len(live)].id)
+            self._broken_queries[live[step.pick % len(live)].id] = step.skipped
 
     def _damage(self, step: s.DamageFile) -> None:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected.
@@ -503,8 +519,9 @@ class World:
         looks like an append that was interrupted, and is left out.
         """
         self._release()
-        faults, failing = self.disk.disarm(), dict(self._failing_sources)
+        faults, failing, broken = self.disk.disarm(), dict(self._failing_sources), dict(self._broken_queries)
         self._failing_sources.clear()
+        self._broken_queries.clear()
         self.workers.observe = lambda job, tasks: None
         backup, random = self.folder / "backup", Random(step.seed)
         shutil.copytree(self.disk.root, backup)
@@ -523,7 +540,7 @@ class World:
             shutil.rmtree(backup)
             self.disk.mark_durable()
             self.disk.arm(*faults)
-            self._failing_sources = failing
+            self._failing_sources, self._broken_queries = failing, broken
             self.workers.observe = self._observe
         if expected is None or found not in {None, expected}:
             raise ViolationError("unnoticed damage", f"{damage} {target.name}: {found}\nexpected {expected}")
@@ -564,6 +581,7 @@ class World:
         """Stop all faults; everything comes to rest, and stays as it is when the session is opened again."""
         self.disk.disarm()
         self._failing_sources.clear()
+        self._broken_queries.clear()
         for _ in range(_MAX_IDLE_STEPS):
             self._advance(s.Advance())
             if not self.session.has_work() and not self.session._command_queue:
