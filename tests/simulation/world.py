@@ -158,7 +158,7 @@ class World:
         return self.history
 
     def _note(self, text: str) -> None:
-        self.trace.append(text)
+        self.trace.append(text.replace(str(self.folder), ""))
 
     def _play_step(self, step: s.Step) -> None:
         try:
@@ -519,7 +519,8 @@ class World:
         looks like an append that was interrupted, and is left out.
         """
         self._release()
-        faults, failing, broken = self.disk.disarm(), dict(self._failing_sources), dict(self._broken_queries)
+        faults, attempts = self.disk.disarm(), self.workers.attempts
+        failing, broken = dict(self._failing_sources), dict(self._broken_queries)
         self._failing_sources.clear()
         self._broken_queries.clear()
         self.workers.observe = lambda job, tasks: None
@@ -541,6 +542,7 @@ class World:
             self.disk.mark_durable()
             self.disk.arm(*faults)
             self._failing_sources, self._broken_queries = failing, broken
+            self.workers.attempts = attempts  # a probe leaves no zombies
             self.workers.observe = self._observe
         if expected is None or found not in {None, expected}:
             raise ViolationError("unnoticed damage", f"{damage} {target.name}: {found}\nexpected {expected}")
