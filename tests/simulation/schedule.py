@@ -70,6 +70,16 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
+class DropStream:
+    """A client drops the stream `gamma` with all its queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareStream:
+    """A client declares the stream `gamma` again, as a new stream, if it was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rescale:
     """The session gets another number of key partitions."""
 
@@ -152,6 +162,8 @@ Step: TypeAlias = (
     | ReplaceQuery
     | ReadResults
     | Advance
+    | DropStream
+    | DeclareStream
     | Rescale
     | Wait
     | Reopen

@@ -19,9 +19,10 @@ TICKS_SCHEMA = Schema.parse("key INT, f1 INT, f2 INT, f3 INT, f4 INT, f5 INT, ti
 STEPS = 30
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 TICKS_PER_SECOND = 0.5
-MEMORY_STREAMS = ("alpha", "beta")
+DROPPED_STREAM = "gamma"  # the one that clients drop and declare again
+MEMORY_STREAMS = ("alpha", "beta", DROPPED_STREAM)
 STREAMS = (*MEMORY_STREAMS, "logs", "ticks")
-_DELAYS = ({}, {"alpha": 2, "beta": 1, "logs": 2}, {"alpha": 5, "beta": 5, "logs": 5, "ticks": 1})
+_DELAYS = ({}, {"alpha": 2, "beta": 1, "gamma": 1, "logs": 2}, {"alpha": 5, "beta": 5, "logs": 5, "ticks": 1})
 
 _WINDOWED = (
     "SELECT window_start AS w0, COUNT(*) AS n, SUM(x) AS t FROM TUMBLE({0}, '5 seconds')",
@@ -92,6 +93,8 @@ def _build_pool() -> tuple[str, ...]:
         (_WINDOWED, (("alpha", "beta"), ("beta", "alpha"), ("logs", "alpha"))),
         (_JOINS, (("alpha", "beta"), ("beta", "logs"))),
         (_STATELESS, (("alpha", "beta"), ("logs", "beta"))),
+        (_WINDOWED[1:5], ((DROPPED_STREAM, "beta"),)),
+        (_JOINS[:1] + _JOINS[4:5], (("alpha", DROPPED_STREAM),)),
     ):
         pool += [text.format(left, 1, right) for text in templates for left, right in pairs]
     pool += [text.format("alpha", 2, "beta") for text in _WINDOWED if "{1}" in text]
@@ -159,6 +162,8 @@ class Workload:
             (lambda: s.ReplaceQuery(draw.randrange(8), self._query()), 0.4),
             (lambda: s.Rescale(draw.randint(1, 3)), 0.4),
             (s.Reopen, 0.3),
+            (s.DropStream, 0.2),
+            (s.DeclareStream, 0.5),
             *self._fault_kinds(),
         ]
 
@@ -186,7 +191,7 @@ class Workload:
         if "damage" in enabled:
             yield lambda: s.DamageFile(draw.randrange(1000), draw.getrandbits(30)), 0.2
         if "operator" in enabled:
-            yield lambda: s.FailOperator(draw.randrange(8), draw.choice((0, draw.randrange(12)))), 0.4
+            yield lambda: s.FailOperator(draw.randrange(8), draw.choice((0, draw.randrange(6), draw.randrange(40)))), 0.8
 
     def build_schedule(self, seed: int, steps: int) -> s.Schedule:
         draw = self._random
@@ -204,7 +209,7 @@ class Workload:
         return s.Schedule(seed, settings, (*first, *drawn))
 
     def _append(self) -> s.Step:
-        stream = self._random.choice(MEMORY_STREAMS)
+        stream = self._random.choice(("alpha", "alpha", "beta", "beta", DROPPED_STREAM))
         return s.Append(stream, self._rows.make_rows(stream))
 
     def _write_file(self) -> s.Step:

@@ -42,7 +42,7 @@ from simulation.clock import VirtualClock
 from simulation.disk import Crashed, SimulatedDisk
 from simulation.history import AppendRecord, BatchInput, Delivery, History, QueryHistory, Rows, ViolationError
 from simulation.workers import SimulatedWorkers
-from simulation.workload import BASE, MEMORY_STREAMS, SCHEMA, STREAMS, TICKS_PER_SECOND, declare_streams
+from simulation.workload import BASE, DROPPED_STREAM, MEMORY_STREAMS, SCHEMA, STREAMS, TICKS_PER_SECOND, declare_streams
 
 _MAX_RECOVERIES = 40
 _MAX_IDLE_STEPS = 300
@@ -128,6 +128,7 @@ class World:
         self.cursors: dict[tuple[str, int], int] = {}
         self.life = 0
         self._power = ("nothing", 0)
+        self._has_dropped_stream = True  # whether clients want the stream that they drop now and then
         self._failing_sources: dict[tuple[str, str], int] = {}
         self._broken_queries: dict[int, int] = {}  # uses of operators before the first that fails, by query
         self._observed: dict[int, BatchInput] = {}
@@ -229,6 +230,8 @@ class World:
         """Open the session as a new process does: attach sources and callbacks, repeat what was not acknowledged."""
         self._session = self._open_session()
         self._settle_batches()
+        if not self._has_dropped_stream and DROPPED_STREAM in self.session.streams():
+            self.session.drop_stream(DROPPED_STREAM, cascade=True)
         self._reconcile()
 
     def _open_session(self) -> hr.Session:
@@ -255,11 +258,14 @@ class World:
         sources["logs"] = hr.FileSource(self.input, schema=SCHEMA)
         sources["ticks"] = hr.RateSource(generator="fields", start_time=BASE, clock=self.clock.time, **_TICKS)
         for name in STREAMS:
-            source = sources[name]
-            source.plan = partial(self._plan_source, name, source.plan)
-            delay = self.schedule.settings.delays.get(name, 0)
-            session.create_stream(name, source, time="time", watermark=f"{delay} seconds")
+            if name != DROPPED_STREAM or self._has_dropped_stream:
+                self._declare_stream(session, name, sources[name])
         return sources
+
+    def _declare_stream(self, session: hr.Session, name: str, source: Any) -> None:
+        source.plan = partial(self._plan_source, name, source.plan)
+        delay = self.schedule.settings.delays.get(name, 0)
+        session.create_stream(name, source, time="time", watermark=f"{delay} seconds")
 
     def _release(self) -> None:
         """Let go of the session as the end of a process does."""
@@ -381,6 +387,8 @@ class World:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _append(self, step: s.Append) -> None:
+        if step.stream == DROPPED_STREAM and not self._has_dropped_stream:
+            return
         record = AppendRecord(step.stream, step.rows)
         self.history.appends.append(record)
         self.sources[step.stream].append([dict(row) for row in step.rows])
@@ -395,7 +403,35 @@ class World:
         path.with_name(f".{path.name}").rename(path)
         self.history.appends.append(AppendRecord("logs", step.rows, acknowledged=True))
 
+    def _drop_stream(self, step: s.DropStream) -> None:
+        """Drop a stream with its queries; a client whose query must end does not want it any more."""
+        if not self._has_dropped_stream:
+            return
+        self._has_dropped_stream = False
+        for append in self.history.appends:
+            append.dropped |= append.stream == DROPPED_STREAM
+        for query in [query for query in self._list_wanted() if DROPPED_STREAM in query.sql]:
+            query.is_wanted = False
+        self.session.drop_stream(DROPPED_STREAM, cascade=True)
+        for query in self.queries:
+            handle = self.session.find(query.name, query.id)
+            query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
+
+    def _declare_again(self, step: s.DeclareStream) -> None:
+        if self._has_dropped_stream:
+            return
+        source = hr.MemorySource(SCHEMA)
+        try:
+            self._declare_stream(self.session, DROPPED_STREAM, source)
+        finally:
+            if not self.disk.is_dead:
+                self._settle_batches()
+        self.sources[DROPPED_STREAM], self._has_dropped_stream = source, True
+        self.history.declared_at.append(len(self.history.batches))
+
     def _add(self, step: s.AddQuery) -> None:
+        if DROPPED_STREAM in step.sql and not self._has_dropped_stream:
+            return
         query = ClientQuery(step.name, step.sql, step.sink)
         self.queries.append(query)
         self._submit(query)
@@ -416,7 +452,7 @@ class World:
     def _replace(self, step: s.ReplaceQuery) -> None:
         wanted = [query for query in self._list_wanted() if query.sink == "memory" and query.sql != step.sql]
         wanted = [query for query in wanted if self._is_active(query)]
-        if wanted:
+        if wanted and (self._has_dropped_stream or DROPPED_STREAM not in step.sql):
             old = wanted[step.pick % len(wanted)]
             old.is_wanted = False
             query = ClientQuery(old.name, step.sql, "memory", replaces=old)
@@ -436,10 +472,7 @@ class World:
         if handle is None:
             raise ViolationError("lost query", f"{query.key} was live, and has no results now")
         after = max(after, handle.first_batch - 1)
-        found = {
-            batch: [row for part in rows for row in part.to_pylist()]
-            for batch, rows in self.session.result_reader.iter_rows(handle.id, after, handle.last_batch)
-        }
+        found = _read_results(self.session, handle, after)
         self.history.record_read(query.key, after, handle.last_batch, found)
         self.cursors[query.key] = handle.last_batch
 
@@ -566,7 +599,7 @@ class World:
             handles = (session.find(query.name, query.id) for query in self.queries)
             return repr(
                 [
-                    (handle.name, handle.status, handle.emitted, handle.late, handle.results().to_pylist())
+                    (handle.name, handle.status, handle.emitted, handle.late, _read_results(session, handle, -1))
                     for handle in handles
                     if handle is not None
                 ]
@@ -649,6 +682,12 @@ class World:
                 raise ViolationError("orphaned file", name)
 
 
+def _read_results(session: hr.Session, handle: hr.Query, after: int) -> dict[int, Rows]:
+    """Return the rows of a query by batch; its columns need not be known any more."""
+    found = session.result_reader.iter_rows(handle.id, after, handle.last_batch)
+    return {batch: [row for part in rows for row in part.to_pylist()] for batch, rows in found}
+
+
 def _damage_file(path: Path, random: Random) -> str:
     content = path.read_bytes()
     kind = random.choice(("delete", "cut", "flip", "flip"))
@@ -690,6 +729,8 @@ _HANDLERS: dict[type, Callable[[World, Any], None]] = {
     s.ReplaceQuery: World._replace,
     s.ReadResults: World._read,
     s.Advance: World._advance,
+    s.DropStream: World._drop_stream,
+    s.DeclareStream: World._declare_again,
     s.Rescale: World._rescale,
     s.Wait: World._wait,
     s.Reopen: World._reopen,
