@@ -54,7 +54,6 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print the whole trace of a failing seed")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="do not search for a smaller schedule")
     parser.add_argument("--max-failures", type=int, default=1_000_000, help="stop after so many violations")
-    parser.add_argument("--operators-fail", action="store_true", help="also inject errors that nobody expects into operators")
     return parser.parse_args(arguments)
 
 
@@ -68,15 +67,15 @@ def _parse_seeds(text: str) -> range:
 
 def _run_seeds(options: argparse.Namespace) -> Iterator[Outcome]:
     if options.jobs == 1 or len(options.seeds) <= _CHUNK:
-        yield from (_run_seed(seed, options.steps, options.operators_fail) for seed in options.seeds)
+        yield from (_run_seed(seed, options.steps) for seed in options.seeds)
         return
-    run = partial(_run_seed, steps=options.steps, operators_fail=options.operators_fail)
+    run = partial(_run_seed, steps=options.steps)
     with ProcessPoolExecutor(options.jobs) as pool:
         yield from pool.map(run, options.seeds, chunksize=_CHUNK)
 
 
-def _run_seed(seed: int, steps: int, operators_fail: bool) -> Outcome:
-    return run_schedule(draw_schedule(seed, steps, operators_fail=operators_fail))
+def _run_seed(seed: int, steps: int) -> Outcome:
+    return run_schedule(draw_schedule(seed, steps))
 
 
 def _print_summary(outcomes: list[Outcome], failures: list[Outcome], seconds: float) -> None:
@@ -102,7 +101,7 @@ def _print_failure(outcome: Outcome, options: argparse.Namespace) -> None:
     if options.trace:
         print("\n".join(outcome.trace))
     if options.shrink:
-        schedule = draw_schedule(outcome.seed, options.steps, operators_fail=options.operators_fail)
+        schedule = draw_schedule(outcome.seed, options.steps)
         smallest = shrink_schedule(schedule, lambda candidate: run_schedule(candidate).kind == outcome.kind)
         again = run_schedule(smallest)
         print(f"--- the smallest schedule found that breaks it\n{smallest.format()}\n--- its trace\n" + "\n".join(again.trace))

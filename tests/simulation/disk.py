@@ -1,6 +1,6 @@
 """The simulated disk: a folder of a file system in memory that can fail at any durable operation.
 
-It replaces the few functions of `headrace.storage.posix` that touch the disk. Every write, sync, append and deletion is an
+It takes the place of the file operations of `headrace.storage.posix`. Every write, append, sync, new name and deletion is an
 operation, and so is every fault point. At an operation that the schedule chooses, the process dies (`Crashed`) – a write leaves a
 part of its file – or the disk is full. At that moment the folder is moved away, so that nothing a dying process still does can
 reach it.
@@ -12,23 +12,20 @@ of everything since then, all is lost, or each part at random, as a file system 
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from headrace.storage import posix
-from headrace.storage.posix import PosixStore
 
 
 class Crashed(BaseException):
     """The process dies here; no code of the product may catch it."""
 
 
-class SimulatedDisk:
+class SimulatedDisk(posix.FileOperations):
     """The files below `root`; at most one in a process is installed."""
 
     def __init__(self, root: Path, random: Random) -> None:
@@ -42,32 +39,17 @@ class SimulatedDisk:
         self.errors = 0  # writes that failed because the disk was full
         self._contents: dict[int, bytes] = {}  # content at the last sync, by inode
         self._names: dict[str, dict[str, int | None]] = {}  # names at the last sync of a folder; None for a folder
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._replaced: posix.FileOperations | None = None
         root.mkdir(parents=True)
 
     # --- installation -------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        self._patch(posix, "_write_chunks", self._write_chunks)
-        self._patch(posix, "_sync_path", lambda path: self._sync(str(path)))
-        self._patch(posix, "_sync_descriptor", lambda fd: self._sync(os.readlink(f"/proc/self/fd/{fd}")))  # noqa: PTH115
-        self._patch(posix, "_write_fully", self._write_fully)
-        delete = PosixStore.delete
-
-        def delete_object(store: PosixStore, key: str) -> None:
-            self.reach("delete")
-            delete(store, key)
-
-        self._patch(PosixStore, "delete", delete_object)
-
-    def _patch(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+        self._replaced, posix._files = posix._files, self
 
     def uninstall(self) -> None:
-        for owner, name, value in reversed(self._undo):
-            setattr(owner, name, value)
-        self._undo.clear()
+        if self._replaced is not None:
+            posix._files = self._replaced
         shutil.rmtree(self.root, ignore_errors=True)
         shutil.rmtree(self._away, ignore_errors=True)
 
@@ -125,23 +107,46 @@ class SimulatedDisk:
             write_part(self._random.random())
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _write_chunks(self, path: Path, chunks: Any) -> None:
-        content = b"".join(bytes(chunk) for chunk in chunks)
-        self._reach_write(lambda part: _append_bytes(path, content[: int(part * len(content))]))
-        with path.open("xb") as file:
-            file.write(content)
+    def write(self, path: Path, write: Callable[[Path], object]) -> None:
+        def write_part(part: float) -> None:
+            write(path)
+            os.truncate(path, int(part * path.stat().st_size))
 
-    def _write_fully(self, file: io.FileIO, content: bytes) -> None:
-        self._reach_write(lambda part: file.write(content[: int(part * len(content))]))
-        file.write(content)
+        self._reach_write(write_part)
+        super().write(path, write)
 
-    def _sync(self, path: str) -> None:
+    def append(self, path: Path, content: bytes, offset: int) -> None:
+        self._reach_write(lambda part: _append_bytes(path, content[: int(part * len(content))], offset))
+        super().append(path, content, offset)
+
+    def sync(self, path: Path) -> None:
+        if self.is_dead:
+            raise Crashed("sync")
+        super().sync(path)
+
+    def sync_descriptor(self, descriptor: int) -> None:
         self.reach("sync")
+        path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
         if os.path.isdir(path):  # noqa: PTH112
             self._names[path] = _list_names(path)
         else:
-            with open(path, "rb") as file:  # noqa: PTH123
-                self._contents[os.fstat(file.fileno()).st_ino] = file.read()
+            self._contents[os.fstat(descriptor).st_ino] = Path(path).read_bytes()
+
+    def rename(self, path: Path, target: Path) -> None:
+        self.reach("rename")
+        super().rename(path, target)
+
+    def link(self, path: Path, target: Path) -> None:
+        self.reach("link")
+        super().link(path, target)
+
+    def unlink(self, path: Path) -> None:
+        self.reach("delete")
+        super().unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        self.reach("make folder")
+        super().make_folder(path)
 
     # --- loss of power ------------------------------------------------------------------------------------------------
 
@@ -204,6 +209,8 @@ def _list_names(folder: str) -> dict[str, int | None]:
     return {entry.name: None if entry.is_dir() else entry.inode() for entry in os.scandir(folder)}
 
 
-def _append_bytes(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
+def _append_bytes(path: Path, content: bytes, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(offset)
+        file.seek(offset)
         file.write(content)

@@ -23,11 +23,12 @@ class ViolationError(Exception):
 
 @dataclass
 class AppendRecord:
-    """The rows of one append or file; `acknowledged` if the call returned."""
+    """The rows of one append or file; `acknowledged` if the call returned, `dropped` if the stream was dropped afterwards."""
 
     stream: str
     rows: tuple[Mapping[str, Any], ...]
     acknowledged: bool = False
+    dropped: bool = False
 
 
 @dataclass
@@ -78,6 +79,8 @@ class History:
     sink_files: dict[str, dict[int, Rows]] = field(default_factory=dict)
     stream_counts: dict[str, dict[str, Any]] = field(default_factory=dict)
     ticks: Rows = field(default_factory=list)
+    declared_at: list[int] = field(default_factory=list)
+    """The batches before which a dropped stream was declared again."""
     had_full_disk: bool = False
 
     def record_read(self, key: QueryKey, after: int, until: int, found: Mapping[int, Rows]) -> None:

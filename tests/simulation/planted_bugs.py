@@ -1,4 +1,4 @@
-"""Fifty bugs to plant, each a small change of one function; the simulation should find them. `scripts/plant-bugs` plants them."""
+"""Bugs to plant, each a small change of one function; the simulation should find them. `scripts/plant-bugs` plants them."""
 
 from __future__ import annotations
 
@@ -72,18 +72,28 @@ _OUTCOME, _REDUCE, _MAP = "runtime/batch_outcome.py", "engine/reduce_stage.py", 
 PLANTED_BUGS = (
     # --- durable files
     PlantedBug(
-        "files are renamed before their content is synced", _POSIX, "            _sync_path(hidden)\n", "            pass\n"
+        "files are renamed before their content is synced", _POSIX, "            _files.sync(scratch)\n", "            pass\n"
     ),
-    PlantedBug("folders are not synced", _POSIX, "    if sync:\n        _sync_path(path.parent)\n", ""),
-    PlantedBug("appended lines are not synced", _POSIX, "                _sync_descriptor(file.fileno())\n", ""),
-    PlantedBug("a part of a line stays when the disk is full", _POSIX, "                file.truncate(size)\n", ""),
+    PlantedBug("folders are not synced", _POSIX, "    if sync:\n        _files.sync(path.parent)\n", ""),
+    PlantedBug("appended lines are not synced", _POSIX, "            self.sync_descriptor(file.fileno())\n", ""),
+    PlantedBug(
+        "a part of a line stays when the disk is full",
+        _POSIX,
+        "            file.truncate(offset)\n            file.seek(offset)\n",
+        "            file.seek(0, os.SEEK_END)\n",
+    ),
     PlantedBug(
         "new folders are not synced",
         _POSIX,
-        "        folder.mkdir(exist_ok=True)\n        _sync_path(folder.parent)\n",
-        "        folder.mkdir(exist_ok=True)\n",
+        "        _files.sync(folder.parent)\n    except OSError:",
+        "        pass\n    except OSError:",
     ),
-    PlantedBug("incomplete files are not swept", _CHECKPOINT, "        self.store.delete_incomplete()\n", ""),
+    PlantedBug(
+        "incomplete files are not swept",
+        _CHECKPOINT,
+        '        for folder in ("log", "manifest", *_SWEPT_FOLDERS):\n            self.store.sweep_scratch(',
+        "        for folder in ():\n            self.store.sweep_scratch(",
+    ),
     PlantedBug(
         "two sessions may lock a checkpoint", _CHECKPOINT, "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
     ),
@@ -107,8 +117,8 @@ PLANTED_BUGS = (
     ),
     PlantedBug(
         "workers keep the plan of an abandoned attempt",
-        _CHECKPOINT,
-        "        if batch == self._last_logged:\n",
+        "engine/worker_cache.py",
+        "        if batch == self._attempt[0]:\n",
         "        if False:\n",
     ),
     PlantedBug(
@@ -117,15 +127,23 @@ PLANTED_BUGS = (
         'documents.put_record(self.store, _entry_key("log", batch), entry)',
         'documents.put_record(self.store, _entry_key("log", batch), entry, sync=False)',
     ),
-    PlantedBug("the manifest is not synced", _CHECKPOINT, "manifest, if_absent=True)", "manifest, if_absent=True, sync=False)"),
+    PlantedBug(
+        "the manifest is not synced",
+        _CHECKPOINT,
+        "if_absent=not self._is_refused_manifest(key))",
+        "if_absent=not self._is_refused_manifest(key), sync=False)",
+    ),
     PlantedBug(
         "files of the winning attempt are swept",
         _CHECKPOINT,
-        "and key not in kept:",
-        "and (key not in kept or folder == 'state'):",
+        "if key not in kept and not (is_running",
+        "if (key not in kept or folder == 'state') and not (is_running",
     ),
     PlantedBug(
-        "the check sum of documents is ignored", "storage/documents.py", " or checksum != compute_checksum(body).encode()", ""
+        "the check sum of documents is ignored",
+        "storage/documents.py",
+        "    if checksum != compute_checksum(sealed).encode():",
+        "    if not checksum:",
     ),
     PlantedBug(
         "the check sum of buffers is ignored",
@@ -133,7 +151,7 @@ PLANTED_BUGS = (
         "if compute_checksum_number(parts[-1]) != checksum:",
         "if size < 0:",
     ),
-    PlantedBug("a torn line is not removed", "storage/append_log.py", 'content.rfind(b"\\n") + 1', "len(content)"),
+    PlantedBug("a torn line is not removed", "storage/append_log.py", 'end = content.rfind(b"\\n") + 1', "end = len(content)"),
     PlantedBug(
         "packing loses the first batch", "storage/result_files.py", "kept = batches >= first_kept", "kept = batches > first_kept"
     ),
@@ -159,35 +177,54 @@ PLANTED_BUGS = (
     PlantedBug(
         "a failed source loses the commands of the batch",
         _COORDINATOR,
-        "            self.command_queue.requeue(self.unfinished_entry.commands)\n",
+        "        self.command_queue.requeue(entry.commands)\n",
         "",
     ),
     PlantedBug(
         "a failed plan loses the commands of the batch",
         _COORDINATOR,
+        "            if self.unfinished_entry is None:\n                self.command_queue.requeue(commands)\n",
+        "",
+    ),
+    PlantedBug(
+        "commands that cannot join an unfinished batch are lost",
+        _COORDINATOR,
         "        except BaseException:\n            self.command_queue.requeue(commands)\n",
         "        except BaseException:\n",
     ),
     PlantedBug(
+        "rows of a failed attempt stay in a sink",
+        _COORDINATOR,
+        "        failed = discard_sink_output(opened, entry.batch)\n",
+        "        failed = {}\n",
+    ),
+    PlantedBug("the oldest query is blamed", "runtime/isolation.py", "(by_age[failing - 1], error)", "(by_age[0], error)"),
+    PlantedBug(
+        "a batch is not repeated without the culprit",
+        _COORDINATOR,
+        "        self._log_entry(replace(entry, commands=(*entry.commands, RemoveQuery(*culprit))))\n",
+        "        raise error\n",
+    ),
+    PlantedBug(
         "a failed batch is forgotten",
         _COORDINATOR,
-        "        except BaseException:\n            self._has_failed_attempt = True\n",
-        "        except BaseException:\n            self.unfinished_entry = None\n",
+        "            except BaseException:\n                self._has_failed_attempt = True\n",
+        "            except BaseException:\n                self.unfinished_entry = None\n",
     ),
     PlantedBug("recovery ignores the log entry", _COORDINATOR, "self.checkpoint.read_log_entry(self.state.batch + 1)", "None"),
     PlantedBug(
         "superseded files are deleted before the commit",
         _COORDINATOR,
-        "        self.checkpoint.commit(state.batch, state)\n",
-        "        self.checkpoint.delete_superseded(-9, self.state.referenced_files() - state.referenced_files())\n"
-        "        self.checkpoint.commit(state.batch, state)\n",
+        "        self.checkpoint.commit(batch.state.batch, batch.state)\n",
+        "        self.checkpoint.delete_superseded(-9, self.state.referenced_files() - batch.state.referenced_files())\n"
+        "        self.checkpoint.commit(batch.state.batch, batch.state)\n",
     ),
     PlantedBug(
         "sources drop rows before the commit",
         _COORDINATOR,
-        "        self.checkpoint.commit(state.batch, state)\n",
-        "        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})\n"
-        "        self.checkpoint.commit(state.batch, state)\n",
+        "        self.checkpoint.commit(batch.state.batch, batch.state)\n",
+        "        self.sources.prune({name: stream.position for name, stream in batch.state.declared_streams().items()})\n"
+        "        self.checkpoint.commit(batch.state.batch, batch.state)\n",
     ),
     PlantedBug(
         "a position is not updated",
@@ -211,14 +248,14 @@ PLANTED_BUGS = (
     PlantedBug(
         "deliveries are recorded before they happen",
         "runtime/delivery.py",
-        "        for file in undelivered:\n",
-        '        put_document(self._store, _MARKER, {"batch": batch})\n        for file in undelivered:\n',
+        "            self._queued_up_to = batch\n",
+        '            self._queued_up_to = batch\n            put_document(self._store, _MARKER, {"batch": batch})\n',
     ),
     PlantedBug(
         "the last batch is delivered again",
         "runtime/delivery.py",
-        "        undelivered = [file for file in files if file.last_batch > self.delivered_batch]",
-        "        undelivered = [file for file in files if file.last_batch >= self.delivered_batch]",
+        "if file.last_batch > self._queued_up_to:",
+        "if file.last_batch >= self._queued_up_to:",
     ),
     PlantedBug(
         "deliveries do not wait for a callback",
@@ -307,8 +344,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "rows are listed before they are written",
         "connectors/memory.py",
-        "        self._store.put(_file_key(file.number), [content])\n        self._log.append(asdict(file))\n",
-        "        self._log.append(asdict(file))\n        self._store.put(_file_key(file.number), [content])\n",
+        "        self._store.put(file.key, [content])\n        self._log.append(asdict(file))\n",
+        "        self._log.append(asdict(file))\n        self._store.put(file.key, [content])\n",
     ),
     PlantedBug(
         "a source drops a file that is not read yet",

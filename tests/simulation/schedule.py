@@ -60,9 +60,23 @@ class ReadResults:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The session runs a micro-batch; `workers` is the seed of the order, repetition and loss of its tasks (0: none)."""
+    """The session runs a micro-batch; `workers` is the seed of the order, repetition and loss of its tasks (0: none).
+
+    With `retry` it tries degraded streams at once, otherwise when their delay is over.
+    """
 
     workers: int = 0
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """A client drops the stream `gamma` with all its queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareStream:
+    """A client declares the stream `gamma` again, as a new stream, if it was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +140,10 @@ class WakeZombie:
 
 @dataclass(frozen=True, slots=True)
 class FailOperator:
-    """From now on an operator raises an error that nobody expects, whenever it evaluates windows of one query."""
+    """Operators raise an error that nobody expects whenever they work for one query, but for the first `skipped` times."""
 
     pick: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,8 @@ Step: TypeAlias = (
     | ReplaceQuery
     | ReadResults
     | Advance
+    | DropStream
+    | DeclareStream
     | Rescale
     | Wait
     | Reopen

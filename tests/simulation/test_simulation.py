@@ -49,11 +49,11 @@ def lose_commands(_: CommandQueue, __: object) -> None:
 def test_a_planted_bug_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommandQueue, "requeue", lose_commands)
     query = s.AddQuery("q", "SELECT id, x FROM alpha WHERE x > 1")
-    steps = (s.Wait(1.0), query, s.Append("alpha", (ROW, {**ROW, "id": 2})), s.FailSource("alpha", "plan", 1), s.Wait(2.0))
+    steps = (s.Wait(1.0), query, s.Append("alpha", (ROW, {**ROW, "id": 2})), s.FailSource("alpha", "read", 1), s.Wait(2.0))
     schedule = s.Schedule(1, s.Settings({}), (*steps, s.Advance(), s.Rescale(2), s.Advance()))
     assert run_schedule(schedule).kind == "ignored query"
     smallest = shrink_schedule(schedule, lambda candidate: run_schedule(candidate).kind == "ignored query")
-    assert [type(step) for step in smallest.steps] == [s.AddQuery, s.FailSource, s.Advance]
+    assert [type(step) for step in smallest.steps] == [s.AddQuery, s.Append, s.FailSource, s.Advance]
 
 
 def test_a_loss_of_power_undoes_what_was_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,14 @@ def test_planted_bugs_still_fit(bug: PlantedBug) -> None:
     assert bug.find_functions()
 
 
-def test_a_zombie_of_an_abandoned_attempt_does_not_harm_the_state() -> None:
+FILE_SINK_GAP = "files of sinks are named after batch and partition, not after the attempt: a late task overwrites them"
+WINDOWED = s.AddQuery("q", "SELECT window_start AS w0, COUNT(*) AS n FROM TUMBLE(alpha, '5 seconds')")
+TO_FILES = s.AddQuery("q", "SELECT id, x FROM alpha", "jsonl")
+
+
+@pytest.mark.parametrize("query", [WINDOWED, pytest.param(TO_FILES, marks=pytest.mark.xfail(reason=FILE_SINK_GAP))], ids=str)
+def test_a_zombie_of_an_abandoned_attempt_does_no_harm(query: s.AddQuery) -> None:
     """The disk is full in the reduce stage ─ run again, the source fails ─ planned again with more rows ─ the first wakes up."""
-    query = s.AddQuery("q", "SELECT window_start AS w0, COUNT(*) AS n FROM TUMBLE(alpha, '5 seconds')")
     rows = [{**ROW, "id": second, "time": BASE + timedelta(seconds=second)} for second in (1, 2, 9)]
     for writes in range(2, 7):
         first = (query, s.Append("alpha", (rows[0],)), s.FillDisk(writes, 1), s.Advance())

@@ -12,7 +12,7 @@ from headrace.engine import worker_cache
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.map_stage import run_map_task
 from headrace.engine.reduce_stage import run_later_level, run_reduce_task
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.storage import container
 
 _ATTEMPTS_KEPT = 4
@@ -29,13 +29,15 @@ class Attempt:
 class SimulatedWorkers:
     """A back-end. `random` decides about the tasks of the next batch; None runs each of them once, in order."""
 
-    def __init__(self, parallelism: int, reach: Callable[[str], None], read_task: Callable[[BatchJob, Any], None]) -> None:
-        """`reach` counts a step that may be the last one; `read_task` may fail instead of a map task."""
+    def __init__(
+        self, parallelism: int, reach: Callable[[str], None], find_failing: Callable[[Sequence[Range]], str | None]
+    ) -> None:
+        """`reach` counts a step that may be the last one; `find_failing` returns a stream that a task fails to read, if any."""
         self.parallelism = parallelism
         self.random: Random | None = None
         self.attempts: list[Attempt] = []
         self.observe: Callable[[BatchJob, Sequence[Sequence[Range]]], None] = lambda job, tasks: None
-        self._reach, self._read_task = reach, read_task
+        self._reach, self._find_failing = reach, find_failing
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """See `Backend`."""
@@ -65,7 +67,10 @@ class SimulatedWorkers:
 
     def _run_map(self, job: BatchJob, number: int, task: Sequence[Range]) -> list[tuple[int, bytes]]:
         self._reach("map task")
-        self._read_task(job, task)
+        failing = self._find_failing(task)
+        if failing is not None:  # what the task reads before, it has processed
+            run_map_task(job, number, [item for item in task if item.stream != failing])
+            raise SourceError(f"stream '{failing}' fails at read, by the schedule", stream=failing)
         return [(partition, container.pack(block)) for partition, block in run_map_task(job, number, task)]
 
     def _run_reduce(

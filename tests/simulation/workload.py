@@ -19,9 +19,10 @@ TICKS_SCHEMA = Schema.parse("key INT, f1 INT, f2 INT, f3 INT, f4 INT, f5 INT, ti
 STEPS = 30
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 TICKS_PER_SECOND = 0.5
-MEMORY_STREAMS = ("alpha", "beta")
+DROPPED_STREAM = "gamma"  # the one that clients drop and declare again
+MEMORY_STREAMS = ("alpha", "beta", DROPPED_STREAM)
 STREAMS = (*MEMORY_STREAMS, "logs", "ticks")
-_DELAYS = ({}, {"alpha": 2, "beta": 1, "logs": 2}, {"alpha": 5, "beta": 5, "logs": 5, "ticks": 1})
+_DELAYS = ({}, {"alpha": 2, "beta": 1, "gamma": 1, "logs": 2}, {"alpha": 5, "beta": 5, "logs": 5, "ticks": 1})
 
 _WINDOWED = (
     "SELECT window_start AS w0, COUNT(*) AS n, SUM(x) AS t FROM TUMBLE({0}, '5 seconds')",
@@ -92,6 +93,8 @@ def _build_pool() -> tuple[str, ...]:
         (_WINDOWED, (("alpha", "beta"), ("beta", "alpha"), ("logs", "alpha"))),
         (_JOINS, (("alpha", "beta"), ("beta", "logs"))),
         (_STATELESS, (("alpha", "beta"), ("logs", "beta"))),
+        (_WINDOWED[1:5], ((DROPPED_STREAM, "beta"),)),
+        (_JOINS[:1] + _JOINS[4:5], (("alpha", DROPPED_STREAM),)),
     ):
         pool += [text.format(left, 1, right) for text in templates for left, right in pairs]
     pool += [text.format("alpha", 2, "beta") for text in _WINDOWED if "{1}" in text]
@@ -135,17 +138,17 @@ class RowMaker:
         }
 
 
-_FAULTS = ("crash", "power", "full", "source", "workers", "zombie", "clock", "twice", "damage", "raising")
+_FAULTS = ("crash", "power", "full", "source", "workers", "zombie", "clock", "twice", "damage", "raising", "operator")
 
 
 class Workload:
     """Draws the steps of the clients and the faults of one seed."""
 
-    def __init__(self, seed: int, *, operators_fail: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         draw = self._random
         self._rows = RowMaker(draw)
-        self._faults = {fault for fault in _FAULTS if draw.random() < 0.4} | ({"operator"} if operators_fail else set())
+        self._faults = {fault for fault in _FAULTS if draw.random() < 0.4}
         self._names = 0
         self._queries = draw.sample(QUERIES, 6)
         self._kinds: list[tuple[Callable[[], s.Step], float]] = [
@@ -159,6 +162,8 @@ class Workload:
             (lambda: s.ReplaceQuery(draw.randrange(8), self._query()), 0.4),
             (lambda: s.Rescale(draw.randint(1, 3)), 0.4),
             (s.Reopen, 0.3),
+            (s.DropStream, 0.2),
+            (s.DeclareStream, 0.5),
             *self._fault_kinds(),
         ]
 
@@ -186,7 +191,7 @@ class Workload:
         if "damage" in enabled:
             yield lambda: s.DamageFile(draw.randrange(1000), draw.getrandbits(30)), 0.2
         if "operator" in enabled:
-            yield lambda: s.FailOperator(draw.randrange(8)), 0.4
+            yield lambda: s.FailOperator(draw.randrange(8), draw.choice((0, draw.randrange(6), draw.randrange(40)))), 0.8
 
     def build_schedule(self, seed: int, steps: int) -> s.Schedule:
         draw = self._random
@@ -204,14 +209,15 @@ class Workload:
         return s.Schedule(seed, settings, (*first, *drawn))
 
     def _append(self) -> s.Step:
-        stream = self._random.choice(MEMORY_STREAMS)
+        stream = self._random.choice(("alpha", "alpha", "beta", "beta", DROPPED_STREAM))
         return s.Append(stream, self._rows.make_rows(stream))
 
     def _write_file(self) -> s.Step:
         return s.WriteFile(self._rows.make_rows("logs"))
 
     def _advance(self) -> s.Step:
-        return s.Advance(self._random.getrandbits(30) if "workers" in self._faults else 0)
+        workers = self._random.getrandbits(30) if "workers" in self._faults else 0
+        return s.Advance(workers, retry="source" not in self._faults or self._random.random() < 0.5)
 
     def _query(self) -> str:
         return self._random.choice(self._queries)
@@ -228,6 +234,6 @@ class Workload:
         return s.ReadResults(self._random.randrange(8), self._random.random() < 0.3)
 
 
-def draw_schedule(seed: int, steps: int = STEPS, *, operators_fail: bool = False) -> s.Schedule:
+def draw_schedule(seed: int, steps: int = STEPS) -> s.Schedule:
     """Return the schedule of a seed."""
-    return Workload(seed, operators_fail=operators_fail).build_schedule(seed, steps)
+    return Workload(seed).build_schedule(seed, steps)

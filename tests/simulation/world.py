@@ -10,9 +10,10 @@ import errno
 import json
 import os
 import shutil
+import threading
 import types
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -28,9 +29,11 @@ import headrace.query
 import headrace.session
 from headrace.connectors import Range
 from headrace.connectors.rate import generate
-from headrace.engine import map_stage, reduce_stage, worker_cache
+from headrace.engine import failures, map_stage, reduce_stage, worker_cache
 from headrace.engine.batch_job import BatchJob
-from headrace.errors import CheckpointError, HeadraceError, SourceError
+from headrace.errors import CheckpointError, HeadraceError, SourceError, StorageError
+from headrace.planner.changelog import root_query_id
+from headrace.runtime import coordinator, delivery
 from headrace.storage import checkpoint, posix, result_log, store
 from headrace.storage.fault_points import install_fault_hook
 from properties.harness import RandomProbeOrders, RandomReplanner
@@ -39,7 +42,7 @@ from simulation.clock import VirtualClock
 from simulation.disk import Crashed, SimulatedDisk
 from simulation.history import AppendRecord, BatchInput, Delivery, History, QueryHistory, Rows, ViolationError
 from simulation.workers import SimulatedWorkers
-from simulation.workload import BASE, MEMORY_STREAMS, SCHEMA, STREAMS, TICKS_PER_SECOND, declare_streams
+from simulation.workload import BASE, DROPPED_STREAM, MEMORY_STREAMS, SCHEMA, STREAMS, TICKS_PER_SECOND, declare_streams
 
 _MAX_RECOVERIES = 40
 _MAX_IDLE_STEPS = 300
@@ -94,6 +97,13 @@ class _InlineExecutor:
         pass
 
 
+def _deliver_at_once(results: delivery.ResultDelivery) -> None:
+    """Deliver in the place where a thread is started, and enforce no time limits."""
+    if results._turns and results._worker is None:
+        results._worker = threading.current_thread()
+        results._work()
+
+
 class _QuietProbeOrders(RandomProbeOrders):
     """Random probe orders, without the search of the optimizer: the solver has a time limit in real time."""
 
@@ -118,12 +128,13 @@ class World:
         self.cursors: dict[tuple[str, int], int] = {}
         self.life = 0
         self._power = ("nothing", 0)
+        self._has_dropped_stream = True  # whether clients want the stream that they drop now and then
         self._failing_sources: dict[tuple[str, str], int] = {}
-        self._broken_queries: set[int] = set()
+        self._broken_queries: dict[int, int] = {}  # uses of operators before the first that fails, by query
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
-        self.workers = SimulatedWorkers(schedule.settings.parallelism, self.disk.reach, self._read_task)
+        self.workers = SimulatedWorkers(schedule.settings.parallelism, self.disk.reach, self._find_failing)
         self.workers.observe = self._observe
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -148,7 +159,7 @@ class World:
         return self.history
 
     def _note(self, text: str) -> None:
-        self.trace.append(text)
+        self.trace.append(text.replace(str(self.folder), ""))
 
     def _play_step(self, step: s.Step) -> None:
         try:
@@ -156,11 +167,11 @@ class World:
         except Crashed as crash:
             self._note(f"    crash at {crash}")
             self._survive(self._restart)
-        except OSError as error:
+        except StorageError as error:
             self._expect_full(error)
 
-    def _expect_full(self, error: OSError) -> None:
-        if error.errno != errno.ENOSPC:
+    def _expect_full(self, error: StorageError) -> None:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ENOSPC:
             raise ViolationError("unexpected error", repr(error)) from error
         self._note("    disk full")
 
@@ -172,7 +183,7 @@ class World:
             except Crashed as crash:
                 self._note(f"    crash at {crash} while recovering")
                 action = self._restart
-            except OSError as error:
+            except StorageError as error:
                 self._expect_full(error)
                 self._release()
                 action = self._open
@@ -186,11 +197,14 @@ class World:
         stable = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{ids.getrandbits(128):032x}"))
         for module in (posix, checkpoint, store):
             self._patch(module, "uuid", stable)
-        for module in (headrace.session, headrace.query, map_stage, reduce_stage):
+        self._patch(coordinator, "secrets", types.SimpleNamespace(token_hex=lambda size: ids.randbytes(size).hex()))
+        for module in (headrace.session, headrace.query, map_stage, reduce_stage, delivery):
             self._patch(module, "time", self.clock)
+        self._patch(delivery.ResultDelivery, "_start_threads", _deliver_at_once)
         self._patch(result_log, "ThreadPoolExecutor", _InlineExecutor)
         self._patch(result_log, "PACKED_FILES", _PACKED_FILES)
-        self._patch(reduce_stage, "evaluate_windows", partial(self._evaluate_windows, reduce_stage.evaluate_windows))
+        for module in (map_stage, reduce_stage):
+            self._patch(module, "blame", self._blame)
         install_fault_hook(self.path, self._reach_fault_point)
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
@@ -216,6 +230,8 @@ class World:
         """Open the session as a new process does: attach sources and callbacks, repeat what was not acknowledged."""
         self._session = self._open_session()
         self._settle_batches()
+        if not self._has_dropped_stream and DROPPED_STREAM in self.session.streams():
+            self.session.drop_stream(DROPPED_STREAM, cascade=True)
         self._reconcile()
 
     def _open_session(self) -> hr.Session:
@@ -230,6 +246,7 @@ class World:
             if settings.replan_seed:
                 session._coordinator.optimizers.window_joins = RandomReplanner(settings.replan_seed + self.life)
             session._backend = session._coordinator.backend = self.workers
+            session._coordinator.sources.health._clock = self.clock.monotonic
             self.sources = self._declare_streams(session)
         except BaseException:
             session._checkpoint.close()
@@ -241,11 +258,14 @@ class World:
         sources["logs"] = hr.FileSource(self.input, schema=SCHEMA)
         sources["ticks"] = hr.RateSource(generator="fields", start_time=BASE, clock=self.clock.time, **_TICKS)
         for name in STREAMS:
-            source = sources[name]
-            source.plan = partial(self._plan_source, name, source.plan)
-            delay = self.schedule.settings.delays.get(name, 0)
-            session.create_stream(name, source, time="time", watermark=f"{delay} seconds")
+            if name != DROPPED_STREAM or self._has_dropped_stream:
+                self._declare_stream(session, name, sources[name])
         return sources
+
+    def _declare_stream(self, session: hr.Session, name: str, source: Any) -> None:
+        source.plan = partial(self._plan_source, name, source.plan)
+        delay = self.schedule.settings.delays.get(name, 0)
+        session.create_stream(name, source, time="time", watermark=f"{delay} seconds")
 
     def _release(self) -> None:
         """Let go of the session as the end of a process does."""
@@ -340,30 +360,35 @@ class World:
                 observed.ids.setdefault(item.stream, []).extend(ids)
         self._observed[job.batch] = observed
 
-    def _read_task(self, job: BatchJob, task: Sequence[Range]) -> None:
-        for item in task:
-            self._fail_source(item.stream, "read")
+    def _find_failing(self, task: Sequence[Range]) -> str | None:
+        return next((item.stream for item in task if self._is_failing(item.stream, "read")), None)
 
     def _plan_source(self, name: str, plan: Callable[..., Any], *arguments: Any) -> Any:
-        self._fail_source(name, "plan")
+        if self._is_failing(name, "plan"):
+            raise SourceError(f"stream '{name}' fails at plan, by the schedule")
         return plan(*arguments)
 
-    def _fail_source(self, stream: str, at: str) -> None:
+    def _is_failing(self, stream: str, at: str) -> bool:
         left = self._failing_sources.get((stream, at), 0)
-        if left:
-            self._failing_sources[stream, at] = left - 1
-            raise SourceError(f"stream '{stream}' fails at {at}, by the schedule")
+        self._failing_sources[stream, at] = max(0, left - 1)
+        return left > 0
 
-    def _evaluate_windows(self, evaluate: Callable[..., None], plan: Any, components: Any, due: Any, *more: Any) -> None:
-        """Evaluate windows of several queries together, unless one of them is broken."""
-        broken = self._broken_queries.intersection(due.queries.tolist())
-        if broken:
-            raise RuntimeError(f"windows of query {min(broken)} fail, by the schedule")
-        evaluate(plan, components, due, *more)
+    @contextmanager
+    def _blame(self, operator: str, queries: Iterable[int], found: failures.QueryFailures | None = None) -> Iterator[None]:
+        """Let an operator fail, after its work, if a broken query uses it; see `headrace.engine.failures.blame`."""
+        users = list(queries)
+        with failures.blame(operator, users, found):
+            yield
+            for query in sorted(self._broken_queries.keys() & set(map(root_query_id, users))):
+                self._broken_queries[query] -= 1
+                if self._broken_queries[query] < 0:
+                    raise RuntimeError(f"query {query} is broken, by the schedule")
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _append(self, step: s.Append) -> None:
+        if step.stream == DROPPED_STREAM and not self._has_dropped_stream:
+            return
         record = AppendRecord(step.stream, step.rows)
         self.history.appends.append(record)
         self.sources[step.stream].append([dict(row) for row in step.rows])
@@ -378,7 +403,35 @@ class World:
         path.with_name(f".{path.name}").rename(path)
         self.history.appends.append(AppendRecord("logs", step.rows, acknowledged=True))
 
+    def _drop_stream(self, step: s.DropStream) -> None:
+        """Drop a stream with its queries; a client whose query must end does not want it any more."""
+        if not self._has_dropped_stream:
+            return
+        self._has_dropped_stream = False
+        for append in self.history.appends:
+            append.dropped |= append.stream == DROPPED_STREAM
+        for query in [query for query in self._list_wanted() if DROPPED_STREAM in query.sql]:
+            query.is_wanted = False
+        self.session.drop_stream(DROPPED_STREAM, cascade=True)
+        for query in self.queries:
+            handle = self.session.find(query.name, query.id)
+            query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
+
+    def _declare_again(self, step: s.DeclareStream) -> None:
+        if self._has_dropped_stream:
+            return
+        source = hr.MemorySource(SCHEMA)
+        try:
+            self._declare_stream(self.session, DROPPED_STREAM, source)
+        finally:
+            if not self.disk.is_dead:
+                self._settle_batches()
+        self.sources[DROPPED_STREAM], self._has_dropped_stream = source, True
+        self.history.declared_at.append(len(self.history.batches))
+
     def _add(self, step: s.AddQuery) -> None:
+        if DROPPED_STREAM in step.sql and not self._has_dropped_stream:
+            return
         query = ClientQuery(step.name, step.sql, step.sink)
         self.queries.append(query)
         self._submit(query)
@@ -399,7 +452,7 @@ class World:
     def _replace(self, step: s.ReplaceQuery) -> None:
         wanted = [query for query in self._list_wanted() if query.sink == "memory" and query.sql != step.sql]
         wanted = [query for query in wanted if self._is_active(query)]
-        if wanted:
+        if wanted and (self._has_dropped_stream or DROPPED_STREAM not in step.sql):
             old = wanted[step.pick % len(wanted)]
             old.is_wanted = False
             query = ClientQuery(old.name, step.sql, "memory", replaces=old)
@@ -419,21 +472,16 @@ class World:
         if handle is None:
             raise ViolationError("lost query", f"{query.key} was live, and has no results now")
         after = max(after, handle.first_batch - 1)
-        found = {
-            batch: [row for part in rows for row in part.to_pylist()]
-            for batch, rows in self.session.result_reader.iter_rows(handle.id, after, handle.last_batch)
-        }
+        found = _read_results(self.session, handle, after)
         self.history.record_read(query.key, after, handle.last_batch, found)
         self.cursors[query.key] = handle.last_batch
 
     def _advance(self, step: s.Advance) -> None:
         self.workers.random = Random(step.workers) if step.workers else None
         try:
-            self.session.advance()
-        except SourceError as error:
-            if "by the schedule" not in str(error):
-                raise ViolationError("unexpected error", str(error)) from error
-            self._note(f"    {error}")
+            self.session.advance(retry_degraded=step.retry)
+        except StorageError:
+            raise
         except HeadraceError as error:
             raise ViolationError("unexpected error", f"{type(error).__name__}: {error}") from error
         else:
@@ -492,10 +540,10 @@ class World:
         self._note(f"    zombie of {self.workers.wake_zombie(step.pick, Random(step.seed))}")
 
     def _break_operator(self, step: s.FailOperator) -> None:
-        """Break the windows of a query; those of all others, which are evaluated in the same call, must stay exact."""
+        """Break the operators of a query; all others, which use the same operators, must stay exact."""
         live = [query for query in self._list_wanted() if query.was_live and not query.was_gone]
         if live:
-            self._broken_queries.add(live[step.pick % len(live)].id)
+            self._broken_queries[live[step.pick % len(live)].id] = step.skipped
 
     def _damage(self, step: s.DamageFile) -> None:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected.
@@ -504,8 +552,10 @@ class World:
         looks like an append that was interrupted, and is left out.
         """
         self._release()
-        faults, failing = self.disk.disarm(), dict(self._failing_sources)
+        faults, attempts = self.disk.disarm(), self.workers.attempts
+        failing, broken = dict(self._failing_sources), dict(self._broken_queries)
         self._failing_sources.clear()
+        self._broken_queries.clear()
         self.workers.observe = lambda job, tasks: None
         backup, random = self.folder / "backup", Random(step.seed)
         shutil.copytree(self.disk.root, backup)
@@ -513,7 +563,9 @@ class World:
             expected = self._run_probe()
             self._restore(backup)
             names = sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file() and p.name[0] != ".")
-            target = self.path / [name for name in names if name != "lock"][step.pick % (len(names) - 1)]
+            columnar = [name for name in names if name.startswith(("state/", "results/"))]
+            names = columnar if columnar and random.random() < 0.5 else [name for name in names if name != "lock"]
+            target = self.path / names[step.pick % len(names)]
             damage = _damage_file(target, random)
             self._note(f"    {damage} {target.relative_to(self.path)}")
             found = None if damage == "cut" and target.suffix == ".jsonl" else self._run_probe()
@@ -522,7 +574,8 @@ class World:
             shutil.rmtree(backup)
             self.disk.mark_durable()
             self.disk.arm(*faults)
-            self._failing_sources = failing
+            self._failing_sources, self._broken_queries = failing, broken
+            self.workers.attempts = attempts  # a probe leaves no zombies
             self.workers.observe = self._observe
         if expected is None or found not in {None, expected}:
             raise ViolationError("unnoticed damage", f"{damage} {target.name}: {found}\nexpected {expected}")
@@ -546,7 +599,7 @@ class World:
             handles = (session.find(query.name, query.id) for query in self.queries)
             return repr(
                 [
-                    (handle.name, handle.status, handle.emitted, handle.late, handle.results().to_pylist())
+                    (handle.name, handle.status, handle.emitted, handle.late, _read_results(session, handle, -1))
                     for handle in handles
                     if handle is not None
                 ]
@@ -563,6 +616,7 @@ class World:
         """Stop all faults; everything comes to rest, and stays as it is when the session is opened again."""
         self.disk.disarm()
         self._failing_sources.clear()
+        self._broken_queries.clear()
         for _ in range(_MAX_IDLE_STEPS):
             self._advance(s.Advance())
             if not self.session.has_work() and not self.session._command_queue:
@@ -628,6 +682,12 @@ class World:
                 raise ViolationError("orphaned file", name)
 
 
+def _read_results(session: hr.Session, handle: hr.Query, after: int) -> dict[int, Rows]:
+    """Return the rows of a query by batch; its columns need not be known any more."""
+    found = session.result_reader.iter_rows(handle.id, after, handle.last_batch)
+    return {batch: [row for part in rows for row in part.to_pylist()] for batch, rows in found}
+
+
 def _damage_file(path: Path, random: Random) -> str:
     content = path.read_bytes()
     kind = random.choice(("delete", "cut", "flip", "flip"))
@@ -669,6 +729,8 @@ _HANDLERS: dict[type, Callable[[World, Any], None]] = {
     s.ReplaceQuery: World._replace,
     s.ReadResults: World._read,
     s.Advance: World._advance,
+    s.DropStream: World._drop_stream,
+    s.DeclareStream: World._declare_again,
     s.Rescale: World._rescale,
     s.Wait: World._wait,
     s.Reopen: World._reopen,

@@ -6,15 +6,15 @@ orders. Nothing that influences results is decided outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.connectors import Position, Range
 from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.planner.join.window_join_plan import JoinOrderVersion
-from headrace.runtime.commands import Command
+from headrace.runtime.commands import Command, DropStream
 from headrace.runtime.engine_state import StreamState, UdfSet
 
 
@@ -49,6 +49,18 @@ class BatchLogEntry:
     sharing: str = "global"
     final: bool = False
     left_open: frozenset[str] = frozenset()
+
+    def join_commands(self, commands: Sequence[Command]) -> BatchLogEntry:
+        """Return the entry with further commands; streams that they drop are not read any more."""
+        dropped = {command.name for command in commands if isinstance(command, DropStream)}
+        tasks = (tuple(item for item in task if item.stream not in dropped) for task in self.tasks)
+        return replace(
+            self,
+            commands=(*self.commands, *commands),
+            positions={name: position for name, position in self.positions.items() if name not in dropped},
+            tasks=tuple(task for task in tasks if task),
+            left_open=self.left_open - dropped,
+        )
 
     def has_work(self, streams: Mapping[str, StreamState]) -> bool:
         """Return whether the batch changes anything: it has commands or input, or is final."""

@@ -195,7 +195,7 @@ class Coordinator:
             return
         streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
         try:
-            self._log_entry(replace(entry, commands=(*entry.commands, *commands), streams=streams, udfs=self.state.udfs))
+            self._log_entry(replace(entry.join_commands(commands), streams=streams, udfs=self.state.udfs))
         except BaseException:
             self.command_queue.requeue(commands)
             raise

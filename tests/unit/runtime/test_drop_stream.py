@@ -126,6 +126,25 @@ def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: Session
         assert read_columns(query, "n") == [3]
 
 
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_stream_is_dropped_while_a_batch_that_reads_it_is_unfinished(two_streams: SessionHarness, is_final: bool):
+    """Rows of s and t are in the log entry ─ crash ─ s and its query are dropped ─ the batch runs again, with t alone."""
+    two_streams.session.add("SELECT n FROM s", name="of_s")
+    two_streams.session.advance()
+    two_streams.append_rows(1)
+    two_streams.other.append(make_rows(1, n=9))
+    two_streams.kill_during(two_streams.session.drain if is_final else two_streams.session.advance, "planned")
+    install_fault_hook(two_streams.directory, None)
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        recovered.create_stream("t", hr.MemorySource(SCHEMA), time="time")
+        recovered.drop_stream("s", cascade=True)
+        recovered.advance()
+        assert set(recovered.streams()) == {"t"}
+        assert list_source_folders(two_streams) == ["t"]
+        assert [query.name for query in recovered.queries()] == ["of_t"]
+        assert read_columns(recovered.query("of_t"), "n") == [9]
+
+
 def test_a_stream_is_declared_again_while_a_logged_drop_is_unfinished(two_streams: SessionHarness):
     two_streams.tick(1)
     two_streams.session.drop_stream("s")
