@@ -149,11 +149,14 @@ class Session:
         state = self._coordinator.state
         self._delivery.submit(self._registry.records, state.deliveries, state.batch)
 
-    def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
+    def create_stream(
+        self, name: str, source: Source, *, time: str, watermark: str = "0 seconds", max_ahead: str | None = None
+    ) -> None:
         """Declare a stream over a source.
 
         `time` names the event-time column. `watermark` is the maximum disorder, such as "2 seconds": rows that arrive later than
-        that are late. In a session recovered from a checkpoint, this call attaches the source of a known stream again.
+        that are late. Rows that are more than `max_ahead` in the future are dropped and counted (by default after one day for a
+        TcpSource, else none). In a session recovered from a checkpoint, this call attaches the source of a known stream again.
 
         Several streams may have the same source object: each of them reads every row once. A stream that is declared later starts
         with the oldest row that the source retains; a MemorySource retains the rows that one of its streams has not read yet.
@@ -163,8 +166,9 @@ class Session:
         """
         self._check_open()
         delay, source = parse_duration(watermark), to_source(source, self._backend)
+        ahead = getattr(source, "default_max_ahead", None) if max_ahead is None else parse_duration(max_ahead)
         self._commit_drop(name)
-        with self._streams.attach(name, source, time=time, delay=delay) as stream, self._batch_lock, self._lock:
+        with self._streams.attach(name, source, time, delay, ahead) as stream, self._batch_lock, self._lock:
             self._check_open()
             self._coordinator.declare_stream(stream, source)
 
@@ -288,11 +292,9 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
 
-        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason), `skipped_rows` (lines
-        that do not fit the columns; `skipped_samples` has the newest 20 of them, with file, line, reason and the first 200
-        characters) and `max_event_time`.
-        The `status` is "ok", "degraded" (its source cannot be read now; `error` has the reason, and it is tried again) or
-        "detached" (it has no source yet after a restart).
+        Counted are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason) and
+        `skipped_rows` (lines that do not fit the columns, the newest in `skipped_samples`). The `status` is "ok", "degraded" (its
+        source cannot be read now, `error` says why, and it is tried again) or "detached" (no source yet after a restart).
         """
         return self._streams.describe()
 
@@ -419,10 +421,7 @@ class Session:
             return True
 
     def rescale(self, partitions: int) -> None:
-        """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
-
-        Raises SessionError for an invalid number.
-        """
+        """Change the number of key partitions from the next micro-batch on; raises SessionError for an invalid number."""
         self._check_open()
         with self._batch_lock:
             self._coordinator.rescale(partitions)

@@ -74,6 +74,10 @@ class OracleBackend:
             timed = [row for row in read if row[stream.time] is not None]
             header.row_counts[stream.name] = header.row_counts.get(stream.name, 0) + len(read)
             header.untimed_rows[stream.name] = header.untimed_rows.get(stream.name, 0) + len(read) - len(timed)
+            limit = job.find_time_limit(stream)
+            in_time = [row for row in timed if limit is None or to_microseconds(row[stream.time]) <= limit]
+            header.ahead_rows[stream.name] = header.ahead_rows.get(stream.name, 0) + len(timed) - len(in_time)
+            timed = in_time
             for row in timed:
                 header.max_event_times[stream.name] = max(
                     header.max_event_times.get(stream.name, MIN_TIME), to_microseconds(row[stream.time])

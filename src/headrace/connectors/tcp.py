@@ -172,6 +172,8 @@ _SERVER_FILE = "server.json"
 class TcpSource:
     """A source that reads one stream of a TCP server as a consumer group; each group must have one source object only."""
 
+    default_max_ahead = 86_400_000_000  # µs: rows of a live source should not come from the future
+
     def __init__(self, address: str, stream: str, *, group: str = "headrace") -> None:
         """Create a source; it connects when its schema is first needed.
 

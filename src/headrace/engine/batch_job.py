@@ -159,6 +159,7 @@ class BatchJob:
     budgets: Mapping[int, QueryBudget] = field(default_factory=dict)  # of queries with a budget of their own
     max_text_bytes: int = DEFAULT_TEXT_BYTES
     max_seconds: float = 0.0  # of the whole batch; 0 is unlimited
+    clock: int = 0  # when the batch was planned, in microseconds since 1970
     worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
 
     @property
@@ -169,6 +170,10 @@ class BatchJob:
     def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""
         load_udfs(self.store, self.udf_tags)
+
+    def find_time_limit(self, stream: Stream) -> int | None:
+        """Return the greatest event time that rows of a stream may have in this batch; None if there is no limit."""
+        return None if stream.max_ahead is None else self.clock + stream.max_ahead
 
     def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
@@ -280,6 +285,7 @@ class MapReport:
     max_event_times: dict[str, int] = field(default_factory=dict)
     row_counts: dict[str, int] = field(default_factory=dict)
     untimed_rows: dict[str, int] = field(default_factory=dict)
+    ahead_rows: dict[str, int] = field(default_factory=dict)
     late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
     skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
     skipped_rows: dict[str, int] = field(default_factory=dict)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_with_policy
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
+from headrace.engine.compute.columns import combine_chunks, to_numbers
 from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.dead_letters import SkippedRowLog
 from headrace.engine.failures import QueryFailures, blame
@@ -93,7 +94,7 @@ class MapPass:
     def run(self, table: pa.Table) -> None:
         """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing."""
         self.report.row_counts[self.stream_name] = self.report.row_counts.get(self.stream_name, 0) + table.num_rows
-        table = self._drop_untimed_rows(table)
+        table = self._drop_ahead_rows(self._drop_untimed_rows(table))
         if table.num_rows == 0:
             return
         stream_batch = RowBatch(table, self.stream_job.stream.time)
@@ -132,6 +133,18 @@ class MapPass:
         if untimed:
             self.report.untimed_rows[self.stream_name] = self.report.untimed_rows.get(self.stream_name, 0) + untimed
             table = table.filter(pc.is_valid(table[time]))
+        return table
+
+    def _drop_ahead_rows(self, table: pa.Table) -> pa.Table:
+        """Drop and count the rows that are too far in the future; they move no watermark."""
+        limit = self.job.find_time_limit(self.stream_job.stream)
+        if limit is None or not table.num_rows:
+            return table
+        is_ahead = to_numbers(combine_chunks(table[self.stream_job.stream.time])) > limit
+        if is_ahead.any():
+            count = int(np.count_nonzero(is_ahead))
+            self.report.ahead_rows[self.stream_name] = self.report.ahead_rows.get(self.stream_name, 0) + count
+            table = table.filter(pa.array(~is_ahead))
         return table
 
     def _split_by_epoch(self, batch: RowBatch) -> Iterable[tuple[int, int, LoadedPlan, RowBatch]]:

@@ -14,12 +14,17 @@ from headrace.model.types import Schema, type_name
 @record("stream")
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream; the watermark is the greatest event time seen minus `delay` (microseconds)."""
+    """A stream; the watermark is the greatest event time seen minus `delay` (microseconds).
+
+    Rows whose event time is more than `max_ahead` microseconds after the clock of their batch are dropped, so that one wrong
+    clock does not make all other rows late; None drops none.
+    """
 
     name: str
     schema: Schema
     time: str
     delay: int = 0
+    max_ahead: int | None = None
 
     def __post_init__(self) -> None:
         """Check that the event-time column exists and is a timestamp."""

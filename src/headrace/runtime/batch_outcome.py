@@ -120,6 +120,7 @@ def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) 
             stream.rate = update_rate(stream.rate, rows, seen - stream.seen)
         stream.seen = max(stream.seen, seen)
         stream.rows += rows
+        stream.ahead += sum(map_report.ahead_rows.get(name, 0) for map_report in map_reports)
         stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
         for map_report in map_reports:
             stream.skipped = stream.skipped | map_report.skipped_files.get(name, {})

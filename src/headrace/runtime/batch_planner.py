@@ -27,6 +27,7 @@ class BatchSettings:
     partitions: int
     final: bool
     excluded: frozenset[str] = frozenset()
+    clock: int = 0  # microseconds since 1970
 
 
 def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
@@ -87,6 +88,7 @@ def plan_batch(
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
+        clock=settings.clock,
         left_open=frozenset(sources) - positions.keys() - _list_dropped(commands) if settings.final else frozenset(),
     )
 

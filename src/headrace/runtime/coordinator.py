@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -97,6 +98,7 @@ class Coordinator:
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
+        self.read_clock: Callable[[], int] = lambda: time.time_ns() // 1_000
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
         self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files, or rows to sinks, that do not count
@@ -210,7 +212,9 @@ class Coordinator:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
         commands = self.command_queue.take()
         excluded |= self.dropping
-        settings = BatchSettings(self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded)
+        settings = BatchSettings(
+            self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded, self.read_clock()
+        )
         try:
             entry = plan_batch(
                 self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
@@ -375,6 +379,7 @@ class Coordinator:
             budgets={query.id: query.budget for query in state.live_queries() if query.budget is not None},
             max_text_bytes=self.limits.max_text_bytes,
             max_seconds=self.limits.max_batch_seconds,
+            clock=entry.clock,
             unnested_streams=collect_unnested_streams(live.values()),
             first_batches=(
                 {query.id: state.queries[query.id].first_batch for query in sliding_join_plan.queries}

@@ -64,10 +64,17 @@ class StreamState:
     source_files: tuple[str, ...] = ()  # bookkeeping of the source
     skipped_rows: int = 0
     skipped_samples: tuple[SkippedRow, ...] = ()  # the newest of them
+    ahead: int = 0  # rows that were too far in the future
 
     def describe(self) -> dict[str, Any]:
         """Return the declaration and the counts, for users."""
-        counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
+        counted = {
+            "rows": self.rows,
+            "untimed": self.untimed,
+            "ahead": self.ahead,
+            "skipped": self.skipped,
+            "max_event_time": self.seen,
+        }
         skipped = {"skipped_rows": self.skipped_rows, "skipped_samples": [asdict(row) for row in self.skipped_samples]}
         return {**describe_stream(self.stream, self.source), **counted, **skipped}
 

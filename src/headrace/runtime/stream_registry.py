@@ -27,7 +27,7 @@ class StreamRegistry:
         self._attaching: dict[str, Source] = {}
 
     @contextlib.contextmanager
-    def attach(self, name: str, source: Source, *, time: str, delay: int) -> Iterator[Stream]:
+    def attach(self, name: str, source: Source, time: str, delay: int, max_ahead: int | None) -> Iterator[Stream]:
         """Attach the source of a new or recovered stream and yield the stream; the caller declares it.
 
         Waits for another call that attaches the same source, and for nothing else. Raises NameTakenError if the stream exists.
@@ -45,7 +45,7 @@ class StreamRegistry:
                 claim = self._coordinator.claim_source_folder(name, source)
             if claim is not None:
                 source.attach(*claim)
-            yield Stream(name, source.schema, time, delay)
+            yield Stream(name, source.schema, time, delay, max_ahead)
         finally:
             with self._changed:
                 del self._attaching[name]

@@ -60,6 +60,7 @@ class StreamInfo(BaseModel):
     rows: int = Field(description="Rows read so far.")
     rows_per_second: float = Field(description="Recent rows per second of event time.")
     untimed: int = Field(description="Rows skipped because they have no event time.")
+    ahead: int = Field(description="Rows skipped because their event time is too far in the future.")
     late: dict[str, int] = Field(description="Late rows of each query that missed some, by query name.")
     skipped: dict[str, str] = Field(description="Skipped files, with the reason.")
     skipped_rows: int = Field(description="Skipped lines of files, which do not fit the columns.")
@@ -98,6 +99,7 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
         rows=report["rows"],
         rows_per_second=host.stream_rate(name),
         untimed=report["untimed"],
+        ahead=report["ahead"],
         late={query.name: query.late[name] for query in host.session.queries() if name in query.late},
         skipped=report["skipped"],
         skipped_rows=report["skipped_rows"],
