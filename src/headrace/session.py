@@ -292,7 +292,7 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
 
-        Counted are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason) and
+        Counts are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason) and
         `skipped_rows` (lines that do not fit the columns, the newest in `skipped_samples`). The `status` is "ok", "degraded" (its
         source cannot be read now, `error` says why, and it is tried again) or "detached" (no source yet after a restart).
         """
