@@ -478,6 +478,7 @@ class World:
 
     def _advance(self, step: s.Advance) -> None:
         self.workers.random = Random(step.workers) if step.workers else None
+        unread = self._find_unread()
         try:
             self.session.advance(retry_degraded=step.retry)
         except StorageError:
@@ -490,6 +491,23 @@ class World:
         finally:
             if not self.disk.is_dead:
                 self._settle_batches()
+        self._check_progress(unread)
+
+    def _find_unread(self) -> dict[str, int]:
+        """Return the oldest acknowledged row of each stream that no batch has read, by its id."""
+        read = {row for batch in self.history.batches for ids in batch.ids.values() for row in ids}
+        unread: dict[str, int] = {}
+        for append in self.history.appends:
+            if append.acknowledged and not append.dropped and append.rows[0]["id"] not in read:
+                unread.setdefault(append.stream, append.rows[0]["id"])
+        return unread
+
+    def _check_progress(self, unread: dict[str, int]) -> None:
+        """After a batch, every stream has gone on, except those that are degraded."""
+        left, streams = self._find_unread(), self.session.streams()
+        for stream, row in unread.items():
+            if left.get(stream) == row and streams[stream]["status"] == "ok":
+                raise ViolationError("stalled stream", f"'{stream}' is not degraded, and its row {row} was not read")
 
     def _acknowledge(self) -> None:
         """After a batch, every change that the session accepted before is in effect, and clients see it."""
