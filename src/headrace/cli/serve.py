@@ -22,6 +22,7 @@ from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile, StreamEntry
 from headrace.cli.terminal import BackendName
 from headrace.errors import HeadraceError, SourceError
+from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
@@ -66,6 +67,14 @@ def command(
     reports: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
     ] = Path("bench-out"),
+    budgets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget",
+            metavar="NAME=NUMBER",
+            help="What a query may use in a micro-batch, such as output_rows=1000000; repeatable.",
+        ),
+    ] = None,
     no_functions: Annotated[
         bool, typer.Option("--no-functions", help="Refuse a checkpoint that has functions, whose code would run in this service.")
     ] = False,
@@ -80,7 +89,7 @@ def command(
     session_file = None if file is None else SessionFile.load(file, require_queries=False)
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
     allowed_origins = [_parse_origin(origin) for origin in origins or ()]
-    tls = _load_tls(tls_cert, tls_key)
+    tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
     console = Console(stderr=True)
     backend.check_available()
     # The thread that drives micro-batches makes many small calls to Spark and reacquires the GIL after each. While readers are
@@ -97,7 +106,7 @@ def command(
         master = (session_file.master if session_file else None) or "local[*]"
         functions = not no_functions and (session_file is None or session_file.functions)
         session = stack.enter_context(
-            Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions)
+            Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions, budget=budget)
         )
         detached = _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -45,6 +45,17 @@ class QueryBudget:
         if unknown:
             raise SchemaError(f"unknown budget '{unknown[0]}'", detail=f"budgets: {', '.join(names)}")
         return QueryBudget(**value)
+
+    @staticmethod
+    def parse_texts(texts: Iterable[str]) -> QueryBudget:
+        """Return a budget from texts such as `output_rows=1000000`; raises SchemaError for an invalid one."""
+        limits = {}
+        for text in texts:
+            name, equals, number = text.partition("=")
+            if not equals or not number.strip().isdecimal():
+                raise SchemaError(f"invalid budget '{text}'", hint="write NAME=NUMBER, such as output_rows=1000000")
+            limits[name.strip()] = int(number)
+        return QueryBudget.parse(limits)
 
 
 DEFAULT_BUDGET = QueryBudget()

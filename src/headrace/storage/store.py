@@ -2,7 +2,7 @@
 
 A key is a relative path with '/' between its parts. A stored object is complete or absent, never partial, and is not changed
 afterwards: `put` replaces it as a whole. When `put` returns, the object survives a loss of power, unless `sync` is False.
-Every operation that changes something raises StorageError if the disk refuses it; the change may have happened or not.
+Every operation that changes something raises StorageError if the disk refuses it; it may or may not have made the change.
 """
 
 from __future__ import annotations

@@ -101,6 +101,13 @@ def test_an_invalid_budget_is_refused_without_effect(harness, budget: dict[str, 
     assert harness.session.queries() == []
 
 
+def test_budgets_of_the_command_line():
+    assert hr.QueryBudget.parse_texts(["output_rows=5", "join_pairs = 7"]) == hr.QueryBudget(output_rows=5, join_pairs=7)
+    for text in ("output_rows", "output_rows=x", "output_rows=0", "rows=5"):
+        with pytest.raises(SchemaError, match="budget"):
+            hr.QueryBudget.parse_texts([text])
+
+
 # --- texts -------------------------------------------------------------------------------------------------------------
 
 
