@@ -214,7 +214,7 @@ def test_damage_is_harmless_or_refused_by_name(stopped, other: Path, expected, t
     assert {attack.kind for attack in attacks} >= {"swapped", "outdated", "foreign", "unrenamed", "unlisted"}
     shutil.copytree(folder, tmp_path / "saved")
     refused = 0
-    for attack in choose_examples(attacks, 70, chance):
+    for attack in choose_examples(attacks, 30, chance):
         attack.run(folder / "checkpoint", chance)
         results, error = try_to_continue(folder, first)
         restore(tmp_path / "saved", folder)

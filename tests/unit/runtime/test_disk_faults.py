@@ -105,7 +105,7 @@ def test_a_session_goes_on_after_any_refused_step(tmp_path: Path, disk: FaultyDi
     assert {step.split()[0] for step in steps} == {"write", "append", "sync", "rename", "link", "unlink", "make_folder"}
     assert {step.split()[-1].partition("/")[0] for step in steps} >= {"log", "manifest", "plans", "state", "results", "sources"}
     cases = list(itertools.product(range(1, len(steps) + 1), FAULTS, (False, True), (False, True), (False, True)))
-    for step, fault, lasting, after, restarts in choose_examples(cases, 15, random.Random(len(steps))):
+    for step, fault, lasting, after, restarts in choose_examples(cases, 8, random.Random(len(steps))):
         remove_all(tmp_path)
         program = StubbornProgram(tmp_path, disk, restarts)
         disk.fail(step, fault, lasting=lasting, after=after)

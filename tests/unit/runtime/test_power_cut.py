@@ -58,7 +58,7 @@ def run_batches(folder: Path, disk: ForgetfulDisk, cut_at: int | None = None) ->
 def test_a_loss_of_power_loses_nothing_that_was_committed(tmp_path: Path, disk: ForgetfulDisk):
     syncs, expected = run_batches(tmp_path, disk)
     assert syncs > 100
-    moments = random.Random(syncs).sample(range(1, syncs + 1), min(syncs, scale_examples(60)))
+    moments = random.Random(syncs).sample(range(1, syncs + 1), min(syncs, scale_examples(30)))
     for moment in moments:
         for name in ("checkpoint", "files"):
             shutil.rmtree(tmp_path / name)
