@@ -13,6 +13,7 @@ from lives import SCHEMA, Killed, SessionHarness, make_rows, read_columns
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.storage.fault_points import install_fault_hook
+from support.forgetful_disk import ForgetfulDisk
 
 STEPS = ["log", "logged", "planned", "commit", "committed"]
 JOIN = "SELECT a.n FROM TUMBLE(s, '5 seconds') a JOIN TUMBLE(t, '5 seconds') b ON a.k = b.k"
@@ -153,6 +154,25 @@ def test_a_stream_is_declared_again_while_a_logged_drop_is_unfinished(two_stream
     with hr.Session(two_streams.directory, backend="local") as recovered:
         recovered.create_stream("s", hr.MemorySource("word STRING, time TIMESTAMP"), time="time")
         assert "word" in recovered.streams()["s"]["schema"]
+
+
+def test_a_loss_of_power_does_not_bring_the_rows_of_a_dropped_stream_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = ForgetfulDisk(tmp_path / "disk", monkeypatch)
+    directory, source = disk.root / "checkpoint", hr.MemorySource(SCHEMA)
+    disk.root.mkdir()
+    session = hr.Session(directory, backend="local")
+    session.create_stream("s", source, time="time")
+    source.append(make_rows(1, n=7))
+    session.drop_stream("s")
+    session.advance()
+    session._checkpoint.close()
+    disk.cut_power()
+    with hr.Session(directory, backend="local") as recovered:
+        recovered.create_stream("s", hr.MemorySource(SCHEMA), time="time")
+        query = recovered.add("SELECT n FROM s")
+        recovered.advance()
+        assert recovered.streams()["s"]["rows"] == 0
+        assert read_columns(query, "n") == []
 
 
 def test_a_dropped_stream_may_share_its_source_with_others(tmp_path: Path):
