@@ -156,6 +156,19 @@ def test_a_stream_is_declared_again_while_a_logged_drop_is_unfinished(two_stream
         assert "word" in recovered.streams()["s"]["schema"]
 
 
+def test_a_query_joins_an_unfinished_batch_that_declares_a_stream_without_a_source(two_streams: SessionHarness):
+    """The first batch, which has s and t, is logged ─ crash ─ only s gets its source, and a query ─ the batch runs again."""
+    two_streams.other.append(make_rows(1, n=9))
+    two_streams.kill_during(two_streams.session.advance, "planned")
+    install_fault_hook(two_streams.directory, None)
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        recovered.create_stream("s", hr.MemorySource(SCHEMA), time="time")
+        recovered.add("SELECT n FROM s", name="of_s")
+        recovered.advance()
+        assert {name: stream["status"] for name, stream in recovered.streams().items()} == {"s": "ok", "t": "detached"}
+        assert read_columns(recovered.query("of_t"), "n") == [9]
+
+
 def test_a_loss_of_power_does_not_bring_the_rows_of_a_dropped_stream_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     disk = ForgetfulDisk(tmp_path / "disk", monkeypatch)
     directory, source = disk.root / "checkpoint", hr.MemorySource(SCHEMA)
