@@ -130,7 +130,7 @@ class World:
         self._power = ("nothing", 0)
         self._has_dropped_stream = True  # whether clients want the stream that they drop now and then
         self._failing_sources: dict[tuple[str, str], int] = {}
-        self._broken_queries: dict[int, int] = {}  # uses of operators before the first that fails, by query
+        self._broken_queries: dict[int, tuple[str, ...]] = {}  # the operators that fail, by query
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
@@ -230,9 +230,13 @@ class World:
         """Open the session as a new process does: attach sources and callbacks, repeat what was not acknowledged."""
         self._session = self._open_session()
         self._settle_batches()
+        self._repeat_drop()
+        self._reconcile()
+
+    def _repeat_drop(self) -> None:
+        """Drop a stream again if it is back, because the session did not get as far as to log that."""
         if not self._has_dropped_stream and DROPPED_STREAM in self.session.streams():
             self.session.drop_stream(DROPPED_STREAM, cascade=True)
-        self._reconcile()
 
     def _open_session(self) -> hr.Session:
         settings = self.schedule.settings
@@ -379,9 +383,8 @@ class World:
         users = list(queries)
         with failures.blame(operator, users, found):
             yield
-            for query in sorted(self._broken_queries.keys() & set(map(root_query_id, users))):
-                self._broken_queries[query] -= 1
-                if self._broken_queries[query] < 0:
+            for query in sorted(set(map(root_query_id, users))):
+                if operator in self._broken_queries.get(query, ()):
                     raise RuntimeError(f"query {query} is broken, by the schedule")
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -418,7 +421,7 @@ class World:
             query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
 
     def _declare_again(self, step: s.DeclareStream) -> None:
-        if self._has_dropped_stream:
+        if self._has_dropped_stream or self.session._coordinator.unfinished_entry is not None:
             return
         source = hr.MemorySource(SCHEMA)
         try:
@@ -488,6 +491,7 @@ class World:
         else:
             self._acknowledge()
             self._check_bounds()
+            self._repeat_drop()
         finally:
             if not self.disk.is_dead:
                 self._settle_batches()
@@ -558,7 +562,7 @@ class World:
         """Break the operators of a query; all others, which use the same operators, must stay exact."""
         live = [query for query in self._list_wanted() if query.was_live and not query.was_gone]
         if live:
-            self._broken_queries[live[step.pick % len(live)].id] = step.skipped
+            self._broken_queries[live[step.pick % len(live)].id] = step.operators
 
     def _damage(self, step: s.DamageFile) -> None:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected.
