@@ -148,6 +148,14 @@ class SimulatedDisk(posix.FileOperations):
         self.reach("make folder")
         super().make_folder(path)
 
+    def remove_folder(self, path: Path) -> None:
+        if self.crash_after == 0 and not self.is_dead:
+            for file in sorted(path.iterdir()):
+                if self._random.random() < 0.5:
+                    file.unlink()
+        self.reach("remove folder")
+        super().remove_folder(path)
+
     # --- loss of power ------------------------------------------------------------------------------------------------
 
     def lose_unsynced(self, *, everything: bool) -> None:

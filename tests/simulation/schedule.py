@@ -140,10 +140,10 @@ class WakeZombie:
 
 @dataclass(frozen=True, slots=True)
 class FailOperator:
-    """Operators raise an error that nobody expects whenever they work for one query, but for the first `skipped` times."""
+    """From now on, `operators` raise an error that nobody expects whenever they work for one query."""
 
     pick: int
-    skipped: int = 0
+    operators: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

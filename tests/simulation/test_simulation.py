@@ -22,7 +22,7 @@ from simulation.shrink import shrink_schedule
 from simulation.workload import BASE, declare_streams, draw_schedule
 from support.examples import scale_examples
 
-SEEDS = scale_examples(50)
+SEEDS = scale_examples(30)
 ROW = {"id": 1, "k": 0, "x": 1, "y": None, "s": "a", "time": BASE}
 
 

@@ -24,6 +24,18 @@ MEMORY_STREAMS = ("alpha", "beta", DROPPED_STREAM)
 STREAMS = (*MEMORY_STREAMS, "logs", "ticks")
 _DELAYS = ({}, {"alpha": 2, "beta": 1, "gamma": 1, "logs": 2}, {"alpha": 5, "beta": 5, "logs": 5, "ticks": 1})
 
+OPERATORS = (
+    "aggregation",
+    "join buffer",
+    "input of sliding joins",
+    "session windows",
+    "routing of rows",
+    "window evaluation",
+    "window join",
+    "sliding join",
+    "count of late rows",
+)
+
 _WINDOWED = (
     "SELECT window_start AS w0, COUNT(*) AS n, SUM(x) AS t FROM TUMBLE({0}, '5 seconds')",
     "SELECT window_start AS w0, k AS g, SUM(x) AS t, AVG(y) AS a FROM TUMBLE({0}, '4 seconds') WHERE x > {1} GROUP BY k",
@@ -191,7 +203,7 @@ class Workload:
         if "damage" in enabled:
             yield lambda: s.DamageFile(draw.randrange(1000), draw.getrandbits(30)), 0.2
         if "operator" in enabled:
-            yield lambda: s.FailOperator(draw.randrange(8), draw.choice((0, draw.randrange(6), draw.randrange(40)))), 0.8
+            yield lambda: s.FailOperator(draw.randrange(8), tuple(draw.sample(OPERATORS, draw.randint(1, len(OPERATORS))))), 0.8
 
     def build_schedule(self, seed: int, steps: int) -> s.Schedule:
         draw = self._random

@@ -130,7 +130,7 @@ class World:
         self._power = ("nothing", 0)
         self._has_dropped_stream = True  # whether clients want the stream that they drop now and then
         self._failing_sources: dict[tuple[str, str], int] = {}
-        self._broken_queries: dict[int, int] = {}  # uses of operators before the first that fails, by query
+        self._broken_queries: dict[int, tuple[str, ...]] = {}  # the operators that fail, by query
         self._observed: dict[int, BatchInput] = {}
         self._session: hr.Session | None = None
         self._undo: list[tuple[Any, str, Any]] = []
@@ -230,9 +230,13 @@ class World:
         """Open the session as a new process does: attach sources and callbacks, repeat what was not acknowledged."""
         self._session = self._open_session()
         self._settle_batches()
+        self._repeat_drop()
+        self._reconcile()
+
+    def _repeat_drop(self) -> None:
+        """Drop a stream again if it is back, because the session did not get as far as to log that."""
         if not self._has_dropped_stream and DROPPED_STREAM in self.session.streams():
             self.session.drop_stream(DROPPED_STREAM, cascade=True)
-        self._reconcile()
 
     def _open_session(self) -> hr.Session:
         settings = self.schedule.settings
@@ -379,9 +383,8 @@ class World:
         users = list(queries)
         with failures.blame(operator, users, found):
             yield
-            for query in sorted(self._broken_queries.keys() & set(map(root_query_id, users))):
-                self._broken_queries[query] -= 1
-                if self._broken_queries[query] < 0:
+            for query in sorted(set(map(root_query_id, users))):
+                if operator in self._broken_queries.get(query, ()):
                     raise RuntimeError(f"query {query} is broken, by the schedule")
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -418,7 +421,7 @@ class World:
             query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
 
     def _declare_again(self, step: s.DeclareStream) -> None:
-        if self._has_dropped_stream:
+        if self._has_dropped_stream or self.session._coordinator.unfinished_entry is not None:
             return
         source = hr.MemorySource(SCHEMA)
         try:
@@ -478,7 +481,7 @@ class World:
 
     def _advance(self, step: s.Advance) -> None:
         self.workers.random = Random(step.workers) if step.workers else None
-        unread = self._find_unread()
+        unread, batches = self._find_unread(), len(self.history.batches)
         try:
             self.session.advance(retry_degraded=step.retry)
         except StorageError:
@@ -488,26 +491,24 @@ class World:
         else:
             self._acknowledge()
             self._check_bounds()
+            self._repeat_drop()
         finally:
             if not self.disk.is_dead:
                 self._settle_batches()
-        self._check_progress(unread)
+        self._check_progress(unread, {name for batch in self.history.batches[batches:] for name in batch.ids})
 
-    def _find_unread(self) -> dict[str, int]:
-        """Return the oldest acknowledged row of each stream that no batch has read, by its id."""
+    def _find_unread(self) -> set[str]:
+        """Return the streams with acknowledged rows that no batch has read."""
         read = {row for batch in self.history.batches for ids in batch.ids.values() for row in ids}
-        unread: dict[str, int] = {}
-        for append in self.history.appends:
-            if append.acknowledged and not append.dropped and append.rows[0]["id"] not in read:
-                unread.setdefault(append.stream, append.rows[0]["id"])
-        return unread
+        appends = [append for append in self.history.appends if append.acknowledged and not append.dropped]
+        return {append.stream for append in appends if append.rows[0]["id"] not in read}
 
-    def _check_progress(self, unread: dict[str, int]) -> None:
-        """After a batch, every stream has gone on, except those that are degraded."""
-        left, streams = self._find_unread(), self.session.streams()
-        for stream, row in unread.items():
-            if left.get(stream) == row and streams[stream]["status"] == "ok":
-                raise ViolationError("stalled stream", f"'{stream}' is not degraded, and its row {row} was not read")
+    def _check_progress(self, unread: set[str], read: set[str]) -> None:
+        """After a batch, every stream with rows has gone on, except those that are degraded."""
+        streams = self.session.streams()
+        for stream in unread - read:
+            if streams[stream]["status"] == "ok":
+                raise ViolationError("stalled stream", f"'{stream}' has rows and is not degraded, and none of them was read")
 
     def _acknowledge(self) -> None:
         """After a batch, every change that the session accepted before is in effect, and clients see it."""
@@ -561,7 +562,7 @@ class World:
         """Break the operators of a query; all others, which use the same operators, must stay exact."""
         live = [query for query in self._list_wanted() if query.was_live and not query.was_gone]
         if live:
-            self._broken_queries[live[step.pick % len(live)].id] = step.skipped
+            self._broken_queries[live[step.pick % len(live)].id] = step.operators
 
     def _damage(self, step: s.DamageFile) -> None:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected.
@@ -684,11 +685,12 @@ class World:
                 raise ViolationError("unbounded files", f"{folder}: {sorted(names)}")
 
     def _check_files(self) -> None:
-        """After a restart, the checkpoint has the files that the newest manifest names, and no others."""
+        """After a restart, the checkpoint has the files that the newest manifest names, and plans of newer streams, no others."""
         names = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
         manifests = sorted(name for name in names if name.startswith("manifest/"))
         text = (self.path / manifests[-1]).read_text()
         live = {f"queries/{q.id:08d}.query" for q in self.session.queries()}
+        live |= self.session._coordinator.state.plan_files()  # no manifest has a stream that was declared after the last batch
         for name in sorted(names):
             folder, _, rest = name.rpartition("/")
             is_known = (

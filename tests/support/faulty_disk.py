@@ -98,3 +98,10 @@ class FaultyDisk(posix.FileOperations):
 
     def make_folder(self, path: Path) -> None:
         self._run("make_folder", path, lambda: posix.FileOperations.make_folder(self, path))
+
+    def remove_folder(self, path: Path) -> None:
+        def remove_half() -> None:
+            for file in sorted(path.iterdir())[::2]:
+                file.unlink()
+
+        self._run("remove_folder", path, lambda: posix.FileOperations.remove_folder(self, path), remove_half)

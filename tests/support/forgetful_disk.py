@@ -55,6 +55,9 @@ class ForgetfulDisk:
             del self._files[gone]
         for path in live:
             self._files[path] = self._content_of_inode.get(path.stat().st_ino, b"")
+        for removed in [path for path in self._folders if path.parent == folder and not path.is_dir()]:
+            self._folders = {path for path in self._folders if not path.is_relative_to(removed)}
+            self._files = {path: content for path, content in self._files.items() if not path.is_relative_to(removed)}
         self._folders |= {path for path in folder.iterdir() if path.is_dir()}
 
     def cut_power(self) -> None:

@@ -7,7 +7,6 @@ the owner, so that a recovered session finds the rows whatever the order of its 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +79,7 @@ class AttachedSources(Mapping[str, Source]):
         others = [name for name in declared if name != stream]
         used = {*others, *(self._find_owner(name) for name in others)}
         for name in {stream, owner} - used:
-            shutil.rmtree(self._checkpoint.ensure_source_folder(name))
+            self._checkpoint.delete_source_folder(name)
 
     def drop(self, stream: str) -> None:
         """Forget a dropped stream; detach and close its source, unless another stream reads it."""

@@ -197,7 +197,8 @@ class Coordinator:
             return
         streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
         try:
-            self._log_entry(replace(entry.join_commands(commands), streams=streams, udfs=self.state.udfs))
+            joined = replace(entry.join_commands(commands), streams={**entry.streams, **streams}, udfs=self.state.udfs)
+            self._log_entry(joined)
         except BaseException:
             self.command_queue.requeue(commands)
             raise

@@ -112,6 +112,10 @@ class Checkpoint:
             name = f"{name[:_MAX_FOLDER_NAME]}~{compute_checksum(stream.encode('utf-8', 'surrogatepass'))}"
         return self.store.ensure_folder(f"sources/{name}")
 
+    def delete_source_folder(self, stream: str) -> None:
+        """Delete the private folder of a stream's source, durably: a loss of power must not give it to a later stream."""
+        self.store.delete_folder(f"sources/{self.ensure_source_folder(stream).name}")
+
     def log_batch(self, batch: int, entry: object) -> None:
         """Write the log entry of a batch before the batch runs."""
         documents.put_record(self.store, _entry_key("log", batch), entry)

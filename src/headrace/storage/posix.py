@@ -80,6 +80,10 @@ class FileOperations:
         """Create a folder if it is missing."""
         path.mkdir(exist_ok=True)
 
+    def remove_folder(self, path: Path) -> None:
+        """Delete a folder with everything in it; a refusal may leave a part."""
+        shutil.rmtree(path)
+
 
 _files = FileOperations()
 
@@ -164,6 +168,12 @@ class PosixStore:
         """See `Store`."""
         with self._report_refusal(key, "deleted"):
             _files.unlink(self.path_of(key))
+
+    def delete_folder(self, key: str) -> None:
+        """Delete a folder with everything in it, durably."""
+        with self._report_refusal(key, "deleted"):
+            _files.remove_folder(self.path_of(key))
+            _files.sync(self.path_of(key).parent)
 
     def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = lambda _: False) -> None:
         """Delete the scratch files in a folder, but those whose final name `is_written` at this moment by another thread."""

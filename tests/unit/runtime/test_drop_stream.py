@@ -13,6 +13,7 @@ from lives import SCHEMA, Killed, SessionHarness, make_rows, read_columns
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.storage.fault_points import install_fault_hook
+from support.forgetful_disk import ForgetfulDisk
 
 STEPS = ["log", "logged", "planned", "commit", "committed"]
 JOIN = "SELECT a.n FROM TUMBLE(s, '5 seconds') a JOIN TUMBLE(t, '5 seconds') b ON a.k = b.k"
@@ -153,6 +154,38 @@ def test_a_stream_is_declared_again_while_a_logged_drop_is_unfinished(two_stream
     with hr.Session(two_streams.directory, backend="local") as recovered:
         recovered.create_stream("s", hr.MemorySource("word STRING, time TIMESTAMP"), time="time")
         assert "word" in recovered.streams()["s"]["schema"]
+
+
+def test_a_query_joins_an_unfinished_batch_that_declares_a_stream_without_a_source(two_streams: SessionHarness):
+    """The first batch, which has s and t, is logged ─ crash ─ only s gets its source, and a query ─ the batch runs again."""
+    two_streams.other.append(make_rows(1, n=9))
+    two_streams.kill_during(two_streams.session.advance, "planned")
+    install_fault_hook(two_streams.directory, None)
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        recovered.create_stream("s", hr.MemorySource(SCHEMA), time="time")
+        recovered.add("SELECT n FROM s", name="of_s")
+        recovered.advance()
+        assert {name: stream["status"] for name, stream in recovered.streams().items()} == {"s": "ok", "t": "detached"}
+        assert read_columns(recovered.query("of_t"), "n") == [9]
+
+
+def test_a_loss_of_power_does_not_bring_the_rows_of_a_dropped_stream_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = ForgetfulDisk(tmp_path / "disk", monkeypatch)
+    directory, source = disk.root / "checkpoint", hr.MemorySource(SCHEMA)
+    disk.root.mkdir()
+    session = hr.Session(directory, backend="local")
+    session.create_stream("s", source, time="time")
+    source.append(make_rows(1, n=7))
+    session.drop_stream("s")
+    session.advance()
+    session._checkpoint.close()
+    disk.cut_power()
+    with hr.Session(directory, backend="local") as recovered:
+        recovered.create_stream("s", hr.MemorySource(SCHEMA), time="time")
+        query = recovered.add("SELECT n FROM s")
+        recovered.advance()
+        assert recovered.streams()["s"]["rows"] == 0
+        assert read_columns(query, "n") == []
 
 
 def test_a_dropped_stream_may_share_its_source_with_others(tmp_path: Path):
