@@ -6,12 +6,13 @@ STAMP  := $(VENV)/.installed
 DEMO   ?=
 TESTS  ?=
 SEEDS  ?= 1-200
+BATCHES ?= 20000
 DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples|choose_examples' tests/unit --include='test_*.py')
 export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast soak expressions simulate browser lint format api clean java
+.PHONY: help demo test fast soak slopes expressions simulate browser lint format api clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -28,6 +29,9 @@ fast: $(STAMP)  ## run the tests that need neither Spark nor Java
 
 soak: $(STAMP)  ## run the tests that draw examples with 50 times as many (TESTS=… selects a part)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=soak $(or $(TESTS),tests/properties $(DRAWN))
+
+slopes: $(STAMP)  ## run many micro-batches under churn; fail if a time or size grows with them (BATCHES=20000)
+	$(BIN)/python scripts/measure-soak --batches $(BATCHES) $(SLOPES)
 
 expressions: java $(STAMP)  ## judge all expressions over all types by the reference, DuckDB and Spark SQL (10 minutes)
 	HEADRACE_EXPRESSIONS=all $(BIN)/python -m pytest -rP tests/unit/engine/compute/test_expression_judge.py tests/spark/test_expressions_against_spark.py
