@@ -88,6 +88,18 @@ def test_a_zombie_of_an_abandoned_attempt_does_no_harm(query: s.AddQuery) -> Non
         assert not outcome.kind, outcome.detail
 
 
+@pytest.mark.xfail(reason="the files of a batch in which a query fails are deleted after the commit, and that is not synced")
+def test_a_loss_of_power_does_not_bring_the_output_of_a_failed_query_back() -> None:
+    """One key overflows, the other has written its file ─ the query fails ─ loss of power."""
+    text = "SELECT window_start AS w0, k AS g, SUM(x) + 9223372036854775800 AS t FROM TUMBLE(beta, '4 seconds') GROUP BY k"
+    values = [(4, 2, 0, -0.3), (5, 0, 9, -2.75), (8, 1, 9, 4.25)]
+    rows = tuple({**ROW, "id": n, "k": k, "x": x, "time": BASE + timedelta(seconds=at)} for n, k, x, at in values)
+    steps = (s.AddQuery("q", text, "jsonl"), s.Rescale(2), s.Append("beta", rows), s.Advance(1049136897))
+    more = (s.Wait(5.0), s.Advance(490257964), s.Crash(1, "all"), s.Reopen())
+    outcome = run_schedule(s.Schedule(314, s.Settings({}, parallelism=1), (*steps, *more)))
+    assert not outcome.kind, outcome.detail
+
+
 # --- the checker, with histories written by hand -------------------------------------------------------------------------------
 
 QUERY = QueryHistory("q", 0, "SELECT id, x FROM alpha", "memory", "live", None, 0, 2, {}, 2)
