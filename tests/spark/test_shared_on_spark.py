@@ -199,11 +199,11 @@ def test_rows_of_a_streaming_data_frame_are_refused_if_they_change(spark: Any, t
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 4
         path.write_bytes(content)
-        with pytest.raises(hr.HeadraceError, match=path.name):
-            session.advance()
+        session.advance()
+        assert path.name in session.streams()["frames"]["error"]
         (rows.parent / "0000000000.json").write_text("[]")
-        with pytest.raises(hr.HeadraceError, match=r"0000000000\.json"):
-            session.advance()
+        session.advance()
+        assert "0000000000.json" in session.streams()["frames"]["error"]
 
 
 def test_an_unreadable_file_degrades_its_stream_and_no_rows_are_lost(spark: Any, tmp_path: Path) -> None:
