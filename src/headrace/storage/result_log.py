@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import pyarrow as pa
 
@@ -180,7 +179,7 @@ class ResultReader:
         """`get_log` returns the log of the last committed batch."""
         self._store, self._get_log = store, get_log
         self._lock = threading.Lock()
-        self._open = lru_cache(maxsize=_MAX_OPEN_FILES)(lambda key: container.read(self._store, key))
+        self._open_files: dict[str, StoredRows] = {}  # by key, the last used at the end
 
     @property
     def first_kept_batch(self) -> int:
@@ -259,11 +258,25 @@ class ResultReader:
         """Return the content of a file; raises _FileGoneError if the log no longer names it, CheckpointError if it is damaged."""
         try:
             with self._lock:
-                rows: StoredRows = self._open(file.key)
+                return self._map_file(file.key)
         except CheckpointError as error:
             if file not in self._get_log().files:
                 raise _FileGoneError from error
             raise
+
+    def _map_file(self, key: str) -> StoredRows:
+        """Return the content of a file, which stays mapped for the next reader; the caller holds the lock.
+
+        A mapped file keeps its space on the disk after it was deleted, so files that the log no longer names are released first.
+        """
+        rows = self._open_files.pop(key, None)
+        if rows is None:
+            named = {file.key for file in self._get_log().files}
+            self._open_files = {other: value for other, value in self._open_files.items() if other in named}
+            rows = container.read(self._store, key)
+        self._open_files[key] = rows
+        if len(self._open_files) > _MAX_OPEN_FILES:
+            del self._open_files[next(iter(self._open_files))]
         return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -230,3 +231,20 @@ def test_batches_are_counted_within_the_retention_and_the_newest_files(tmp_path:
     assert reader.count_batches(0, 3, 5, 100) == ([(5, 6), (4, 5)], 4)
     assert reader.count_batches(0, -1, 4, 2) == ([(4, 5), (3, 4)], 3)
     assert reader.count_batches(1, -1, 5, 100) == ([], 2)
+
+
+def test_a_reader_releases_files_that_the_log_no_longer_names(tmp_path: Path):
+    """A mapped file keeps its space on the disk after it was deleted, which `retain_results(max_bytes)` promises to free."""
+    store = PosixStore(tmp_path)
+    log = ResultLog()
+    reader = ResultReader(store, lambda: log)
+    for batch in range(10):
+        before = log.add_files((write_batch(store, batch, {0: 3}),))
+        log = before.trim(Retention(max_batches=2), batch)
+        for file in set(before.files) - set(log.files):
+            store.delete(file.key)
+        assert read_all(reader, 0) == expect([{0: 3}] * (batch + 1), 0, max(0, batch - 1))
+    gc.collect()  # decoding leaves cycles that refer to the map
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    assert mapped
+    assert [line for line in mapped if line.endswith("(deleted)")] == []
