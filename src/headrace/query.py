@@ -69,14 +69,6 @@ class QueryRecord:
         if fresh and state.live and self.live_at is None:
             self.live_at = time.monotonic()
 
-    def discard_output(self, batch: int) -> None:
-        """Remove the output files that a failed query wrote in the failing batch."""
-        if self.sink.written_by_workers:
-            try:
-                self.sink.discard(batch)
-            except HeadraceError as error:
-                self.error = f"{self.error}\n{error}"
-
 
 def check_past(plan: AnyQuery, *, past: bool) -> None:
     """Raise SessionError if a backfill is requested for a query other than a join in SLIDING windows."""
@@ -294,9 +286,6 @@ class QueryRegistry:
             elif isinstance(command, RemoveQuery):
                 self._ids_by_name = {name: number for name, number in self._ids_by_name.items() if number != command.id}
         self._next_id = max(self.records, default=-1) + 1
-        for record in self.records.values():
-            if record.status == "failed" and record.last_batch == state.batch:
-                record.discard_output(state.batch)
 
     def __contains__(self, name: str) -> bool:
         """Return whether an active query has that name."""

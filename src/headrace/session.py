@@ -380,8 +380,6 @@ class Session:
             try:
                 self._deliver_results()
             finally:  # the batch is committed, whether or not its delivery can be recorded
-                for number in report.failed:
-                    self._registry.records[number].discard_output(report.batch)
                 self._registry.drop_ended(state.queries, len(state.queries))
                 self._history.append(CommittedBatch(report, time.time(), time.monotonic() - started))
                 self._state_changed.notify_all()

@@ -88,7 +88,6 @@ def test_a_zombie_of_an_abandoned_attempt_does_no_harm(query: s.AddQuery) -> Non
         assert not outcome.kind, outcome.detail
 
 
-@pytest.mark.xfail(reason="the files of a batch in which a query fails are deleted after the commit, and that is not synced")
 def test_a_loss_of_power_does_not_bring_the_output_of_a_failed_query_back() -> None:
     """One key overflows, the other has written its file ─ the query fails ─ loss of power."""
     text = "SELECT window_start AS w0, k AS g, SUM(x) + 9223372036854775800 AS t FROM TUMBLE(beta, '4 seconds') GROUP BY k"

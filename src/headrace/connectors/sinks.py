@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from headrace.connectors.row_text import format_table, write_json_lines
 from headrace.errors import SinkError
-from headrace.storage.posix import create_folder, sync_name_once, write_atomically
+from headrace.storage.posix import create_folder, sync_folder, sync_name_once, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ class FileSink(Sink):
             for pattern in (f"part-{batch:010d}-*{self.suffix}", f".part-{batch:010d}-*{self.suffix}.*.tmp"):
                 for path in Path(self.path).glob(pattern):
                     path.unlink(missing_ok=True)
+            if Path(self.path).is_dir():
+                sync_folder(Path(self.path))
         except OSError as error:
             raise SinkError(f"files of batch {batch} in '{self.path}' cannot be removed", detail=str(error)) from error
 
@@ -162,7 +164,7 @@ class JsonLinesSink(FileSink):
 
 
 def discard_sink_output(sinks: Mapping[int, Sink], batch: int) -> dict[int, str]:
-    """Remove what workers wrote to the sinks of queries in earlier attempts of a batch, before it runs again with other rows.
+    """Remove what workers wrote to the sinks of queries for a batch: in attempts that do not count, or for queries that failed.
 
     An attempt overwrites only the files of the partitions in which it has rows. Return the error messages of sinks whose files
     cannot be removed, by query: only these queries fail. No earlier attempt may be running any more.

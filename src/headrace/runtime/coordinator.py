@@ -237,6 +237,7 @@ class Coordinator:
         self._reach("planned")
         reports = self._run_job(batch, entry)
         report = self._record_reports(batch, entry, reports)
+        self._discard_failed_output(batch.state, report.failed)
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
@@ -305,6 +306,14 @@ class Coordinator:
             entry = replace(entry, commands=(*entry.commands, *removals))
             self._log_entry(entry)
         return entry
+
+    @staticmethod
+    def _discard_failed_output(state: EngineState, failed: Iterable[int]) -> None:
+        """Remove what queries wrote to sinks in the batch in which they fail; before the commit, so that a crash repeats it."""
+        queries = [state.queries[number] for number in failed if number in state.queries]
+        sinks = {query.id: sink_from_json(query.sink) for query in queries if query.sink is not None}
+        for number, message in discard_sink_output(sinks, state.batch).items():
+            state.queries[number].error = f"{state.queries[number].error}\n{message}"
 
     def _discard_dead_letters(self, entry: BatchLogEntry) -> None:
         """Remove the dead letters of earlier attempts; a stream whose dead letters cannot be removed is degraded."""

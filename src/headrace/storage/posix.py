@@ -264,6 +264,11 @@ def create_folder(path: Path) -> None:
         _make_folder_durably(folder)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: those that were created, and the absence of those that were deleted."""
+    _files.sync(folder)
+
+
 @lru_cache(maxsize=1024)
 def sync_name_once(folder: Path) -> None:
     """Make the name of a folder durable, once in a process: a killed process may have created it and not synced it."""
