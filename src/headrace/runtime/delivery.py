@@ -175,7 +175,7 @@ class ResultDelivery:
                 error = _call_sink(delivery)
             except BaseException as crash:  # noqa: BLE001  such as SystemExit: raised in the thread of the session
                 self._stop_at(number, target, crash)
-                continue
+                return
             with self._changed:
                 if target.worker is not me:  # abandoned: the query has failed meanwhile
                     continue
@@ -189,6 +189,8 @@ class ResultDelivery:
         """Stop delivering, so that the caller of `submit` or `wait` gets the exception; the delivery is repeated afterwards."""
         with self._changed:
             self._crash, target.worker = crash, None
+            if self._worker is threading.current_thread():
+                self._worker = None
             self._turns.appendleft(number)
             self._changed.notify_all()
 

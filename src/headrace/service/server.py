@@ -119,4 +119,13 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all subscriptions, then shut down when their connections are closed."""
         self._host.notifier.stop()
+        self._drop_closing_websockets()
         await super().shutdown(sockets)
+
+    def _drop_closing_websockets(self) -> None:
+        """Close the connections of websockets that are about to end: uvicorn would close them once more, which raises."""
+        for connection in list(self.server_state.connections):
+            state = getattr(getattr(connection, "conn", None), "state", None)
+            if getattr(state, "name", "") in {"CLOSING", "CLOSED"}:
+                self.server_state.connections.discard(connection)
+                cast("Any", connection).transport.close()

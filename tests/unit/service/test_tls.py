@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -16,6 +17,7 @@ from headrace.cli import serve as serve_command
 from headrace.cli.shell.remote import open_remote
 from headrace.errors import HeadraceError, SessionError
 from headrace.service.admission import ServiceLimits
+from headrace.service.server import Server
 from headrace.service.tls import load_tls_context
 from support.certificates import Certificate, make_certificate
 from support.in_process_service import Service, parse_events
@@ -112,3 +114,21 @@ def test_certificate_and_key_need_each_other(certificate: Certificate):
         serve_command.command(tls_cert=certificate.chain)
     with pytest.raises(typer.BadParameter, match="need each other"):
         serve_command.command(tls_key=certificate.key)
+
+
+class _ClosingSocket:
+    """A websocket connection that has sent its closing frame, as uvicorn keeps it."""
+
+    def __init__(self, state: str) -> None:
+        self.conn = SimpleNamespace(state=SimpleNamespace(name=state))
+        self.transport = SimpleNamespace(close=lambda: self.closed.append(state))
+        self.closed: list[str] = []
+
+
+def test_websockets_that_are_closing_are_not_closed_again_at_the_end():
+    sockets = [_ClosingSocket(state) for state in ("OPEN", "CLOSING", "CLOSED")]
+    server = Server.__new__(Server)
+    server.server_state = SimpleNamespace(connections=set(sockets))
+    server._drop_closing_websockets()
+    assert server.server_state.connections == {sockets[0]}
+    assert [socket.closed for socket in sockets] == [[], ["CLOSING"], ["CLOSED"]]
