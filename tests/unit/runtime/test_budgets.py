@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -198,3 +200,22 @@ def test_a_loop_is_interrupted_inside_the_block_or_not_at_all():
             pass
     assert run_limited(0.05, 60)
     assert not run_limited(60, 0.001)
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(768 << 20, "MemoryError"), (0, "allocated")])
+def test_an_allocation_beyond_the_limit_of_a_worker_raises(limit: int, expected: str):
+    code = f"""
+import numpy as np
+from headrace.engine.worker_limits import limit_memory
+limit_memory({limit})
+try:
+    np.empty(1 << 30, np.uint8)
+    print("allocated")
+except MemoryError:
+    print("MemoryError")
+"""
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == [expected]
