@@ -175,6 +175,7 @@ class Session:
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
 
+        Returns when the drop is logged, which waits for a running micro-batch: a crash afterwards does not bring the stream back.
         A stream without a source, after a restart, can be dropped as well. The name can be declared again, as a new stream.
 
         Raises NotFoundError if no stream has that name, and SessionError with the names of the queries that read it, unless
@@ -190,6 +191,8 @@ class Session:
                 self.remove(reader)
             self._coordinator.drop_stream(name)
             self._state_changed.notify_all()
+        with self._batch_lock:
+            self._coordinator.log_commands()
 
     def _commit_drop(self, name: str) -> None:
         """If a stream of that name is being dropped, commit that first."""
@@ -245,7 +248,7 @@ class Session:
     def remove(self, name: str) -> None:
         """Remove a query: it emits nothing from the next micro-batch on; results emitted before are kept.
 
-        Raises NotFoundError if no query has that name.
+        The next micro-batch logs the removal; a crash before that loses it. Raises NotFoundError if no query has that name.
         """
         self._check_open()
         with self._lock:
@@ -355,10 +358,11 @@ class Session:
         return report
 
     def _run_batch(self, *, final: bool = False) -> BatchReport:
+        report = BatchReport(self._coordinator.state.batch, 0, 0)
         if self._coordinator.unfinished_entry is not None:
-            self._run_one_batch()
+            report = self._run_one_batch()
         if not self._command_queue and not final and not self._coordinator.has_work():
-            return BatchReport(self._coordinator.state.batch, 0, 0)
+            return report
         return self._run_one_batch(final=final)
 
     def _run_one_batch(self, *, final: bool = False) -> BatchReport:

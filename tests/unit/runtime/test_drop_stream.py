@@ -105,9 +105,8 @@ def test_the_name_can_be_declared_again_at_once_as_a_new_stream(two_streams: Ses
 def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: SessionHarness, step: str):
     session = two_streams.session
     two_streams.tick(1)
-    session.drop_stream("s")
     two_streams.other.append(make_rows(1, n=9))
-    two_streams.kill_during(session.advance, step)
+    two_streams.kill_during(lambda: (session.drop_stream("s"), session.advance()), step)
     install_fault_hook(two_streams.directory, None)
     with hr.Session(two_streams.directory, backend="local") as recovered:
         assert set(recovered.streams()) == ({"s", "t"} if step == "log" else {"t"})
@@ -125,6 +124,54 @@ def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: Session
         source.append(make_rows(1, n=3))
         recovered.advance()
         assert read_columns(query, "n") == [3]
+
+
+@pytest.mark.parametrize("was_logged", [False, True])
+def test_a_drop_that_was_acknowledged_survives_a_crash_before_any_batch(two_streams: SessionHarness, was_logged: bool):
+    """Rows ─ [a batch, further rows] ─ s is dropped with its query, and the call returns ─ crash ─ s is declared as a new stream."""
+    session = two_streams.session
+    session.add("SELECT n FROM s", name="of_s")
+    two_streams.append_rows(1)
+    if was_logged:
+        session.advance()
+        two_streams.append_rows(2)
+    session.drop_stream("s", cascade=True)
+    two_streams.kill()
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        assert "s" not in recovered.streams()
+        assert [query.name for query in recovered.queries()] == ["of_t"]
+        recovered.create_stream("s", hr.MemorySource("word STRING, time TIMESTAMP"), time="time")
+        query = recovered.add("SELECT word FROM s")
+        recovered.advance()
+        assert recovered.streams()["s"]["rows"] == 0
+        assert read_columns(query, "word") == []
+
+
+def test_a_drop_waits_for_the_running_batch_and_for_no_other(two_streams: SessionHarness):
+    session, entered, released = two_streams.session, threading.Event(), threading.Event()
+
+    def block(step: str) -> None:
+        if step == "planned":
+            entered.set()
+            assert released.wait(20)
+
+    install_fault_hook(two_streams.directory, block)
+    two_streams.other.append(make_rows(1, n=9))
+    batch = threading.Thread(target=session.advance)
+    batch.start()
+    assert entered.wait(10)
+    dropping = threading.Thread(target=session.drop_stream, args=("s",))
+    dropping.start()
+    dropping.join(0.1)
+    assert dropping.is_alive()
+    assert set(session.streams()) == {"t"}
+    session.add("SELECT n FROM t", name="accepted_meanwhile")
+    released.set()
+    for thread in (batch, dropping):
+        thread.join(10)
+        assert not thread.is_alive()
+    session.advance()
+    assert list_source_folders(two_streams) == ["t"]
 
 
 @pytest.mark.parametrize("is_final", [False, True])
