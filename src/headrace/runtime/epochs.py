@@ -62,8 +62,9 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
         state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
     for command in commands:
         if isinstance(command, RemoveQuery) and command.id in state.queries:
-            ended = state.queries[command.id]
+            ended, plan = state.queries[command.id], before.get(command.id)
             ended.live, ended.last_batch, ended.error = False, state.batch, command.error
+            ended.schema = ended.schema if plan is None else plan.plan.schema
         elif isinstance(command, DropStream):
             state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))
