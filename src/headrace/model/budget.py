@@ -47,6 +47,10 @@ class QueryBudget:
             raise SchemaError(f"unknown budget '{unknown[0]}'", detail=f"budgets: {', '.join(BUDGET_NAMES)}")
         return replace(self, **limits)
 
+    def capped_by(self, bound: QueryBudget) -> QueryBudget:
+        """Return the lower of both budgets, limit by limit."""
+        return QueryBudget(*(min(getattr(self, name), getattr(bound, name)) for name in BUDGET_NAMES))
+
     @staticmethod
     def parse_texts(texts: Iterable[str]) -> QueryBudget:
         """Return a budget from texts such as `output_rows=1000000`; raises SchemaError for an invalid one."""

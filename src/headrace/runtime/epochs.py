@@ -44,6 +44,7 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
     removed = {command.id for command in commands if isinstance(command, RemoveQuery)}
     for add in (command for command in commands if isinstance(command, AddQuery)):
         ended = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner, last_batch=state.batch)
+        ended.budget = add.budget
         if add.id in removed:  # not bound: that may be what failed
             state.queries[add.id] = ended
             continue

@@ -166,7 +166,7 @@ def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: Session
 
 @pytest.mark.parametrize("was_logged", [False, True])
 def test_a_drop_that_was_acknowledged_survives_a_crash_before_any_batch(two_streams: SessionHarness, was_logged: bool):
-    """Rows ─ [a batch, further rows] ─ s is dropped with its query, and the call returns ─ crash ─ s is declared as a new stream."""
+    """Rows ─ [a batch, further rows] ─ s is dropped with its query, and that returns ─ crash ─ s is declared as a new stream."""
     session = two_streams.session
     session.add("SELECT n FROM s", name="of_s")
     two_streams.append_rows(1)
