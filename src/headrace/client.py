@@ -15,6 +15,7 @@ import ssl
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -37,6 +38,7 @@ from headrace.display import (
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.errors import EvaluationError, HeadraceError, InternalError, NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.model.budget import BudgetInput, QueryBudget
 from headrace.model.types import Schema
 from headrace.result_frames import ResultFrames
 
@@ -85,15 +87,23 @@ class RemoteSession:
             raise
 
     def create_stream(
-        self, name: str, source: MemorySource | Mapping[str, Any], *, time: str, watermark: str = "0 seconds"
+        self,
+        name: str,
+        source: MemorySource | Mapping[str, Any],
+        *,
+        time: str,
+        watermark: str = "0 seconds",
+        max_ahead: str | None = None,
     ) -> None:
         """Declare a stream.
 
         `source` is a `MemorySource`, for rows that are sent with `append`, or a mapping with the source options of the service's
-        API. `time` names the event-time column; `watermark` is the maximum disorder. Raises NameTakenError if the stream exists.
+        API. `time` names the event-time column; `watermark` is the maximum disorder; rows that are more than `max_ahead` in the
+        future are dropped and counted. Raises NameTakenError if the stream exists.
         """
         options = {"source": "memory", "columns": source.schema.to_ddl()} if isinstance(source, MemorySource) else dict(source)
-        self.ask("POST", "/streams", json={**options, "name": name, "time": time, "watermark": watermark})
+        times = {"time": time, "watermark": watermark} | ({} if max_ahead is None else {"max_ahead": max_ahead})
+        self.ask("POST", "/streams", json={**options, "name": name, **times})
 
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream for good. Raises NotFoundError if there is none, and NameTakenError if queries read it.
@@ -120,26 +130,34 @@ class RemoteSession:
         """Return the declaration and counts of each stream, by name."""
         return {stream["name"]: stream for stream in self.ask("GET", "/streams").json()}
 
-    def add(self, sql: str | Select | StreamFlow, *, name: str | None = None, wait: float = 10.0) -> RemoteQuery:
+    def add(
+        self, sql: str | Select | StreamFlow, *, name: str | None = None, wait: float = 10.0, budget: BudgetInput = None
+    ) -> RemoteQuery:
         """Add a query, as SQL text or made with the DSL; return its handle when it is live, or after `wait` seconds.
+
+        `budget` limits what the query may use in a micro-batch, by name or as a QueryBudget: at most the budget that the user has
+        in the service, unless the token is that of an admin.
 
         If the service is overloaded, the client retries when the service says, as long as that is within `wait` seconds. Raises
         SqlError for an invalid query, NameTakenError if the name is in use, and SessionError if the service stays overloaded.
         """
         text = sql if isinstance(sql, str) else sql.sql
-        body = {"sql": text} if name is None else {"sql": text, "name": name}
+        body = {"sql": text, **({} if name is None else {"name": name}), **_to_body(budget)}
         return RemoteQuery(self, self._ask_with_retry("POST", "/queries", body, wait))
 
     def stream(self, name: str) -> StreamFlow:
         """Return a flow of the rows of a stream, to filter, window, group, join and add as a query."""
         return create_flow(name, self.add)
 
-    def replace(self, name: str, sql: str | Select | StreamFlow, *, wait: float = 10.0) -> RemoteQuery:
+    def replace(
+        self, name: str, sql: str | Select | StreamFlow, *, wait: float = 10.0, budget: BudgetInput = None
+    ) -> RemoteQuery:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
 
-        `wait` and errors are those of `add`; raises NotFoundError if no query has that name.
+        `wait`, `budget` and errors are those of `add`, but the default budget is that of the old query. Raises
+        NotFoundError if no query has that name.
         """
-        body = {"sql": sql if isinstance(sql, str) else sql.sql}
+        body = {"sql": sql if isinstance(sql, str) else sql.sql, **_to_body(budget)}
         return RemoteQuery(self, self._ask_with_retry("PUT", f"/queries/{quote(name, safe='')}", body, wait))
 
     def remove(self, name: str) -> None:
@@ -398,6 +416,11 @@ def error_from_response(response: httpx.Response) -> HeadraceError:
         busy.retry_seconds = float(response.headers.get("Retry-After", "1"))
         return busy
     return _ERRORS_BY_STATUS.get(response.status_code, SessionError)(message, **parts)
+
+
+def _to_body(budget: BudgetInput) -> dict[str, Any]:
+    """Return the part of a request body that has a budget."""
+    return {} if budget is None else {"budget": asdict(budget) if isinstance(budget, QueryBudget) else dict(budget)}
 
 
 def _to_json_value(value: Any) -> Any:

@@ -6,9 +6,9 @@ The registry has the queries by id and by name: active queries, and the most rec
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -52,12 +52,15 @@ class QueryRecord:
     last_batch: int | None = None
     live: bool = field(default=False)
     owner: str = ""
+    budget: QueryBudget | None = None  # by default that of the session
 
     @classmethod
-    def from_checkpoint(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None, owner: str) -> QueryRecord:
+    def from_checkpoint(cls, query: QueryState | AddQuery) -> QueryRecord:
         """Return the record of a query of the checkpoint; without a stored sink, the user must pass its callback again."""
-        target = parse_sink(None) if sink is None else sink_from_json(sink)
-        return cls(number, name, sql, target, recovered=True, awaits_callback=sink is None, owner=owner)
+        target = parse_sink(None) if query.sink is None else sink_from_json(query.sink)
+        record = cls(query.id, query.name, query.sql, target, recovered=True, awaits_callback=query.sink is None)
+        record.owner, record.budget = query.owner, query.budget
+        return record
 
     def apply_state(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Update the record from a committed batch; `fresh` if this session ran that batch."""
@@ -65,7 +68,7 @@ class QueryRecord:
         self.error, self.live = state.error, state.live
         self.first_batch, self.last_batch = state.first_batch, state.last_batch
         self.status = "live" if state.live else ("failed" if state.error else "removed")
-        self.recovered = not fresh
+        self.recovered, self.schema = not fresh, self.schema or state.schema
         if fresh and state.live and self.live_at is None:
             self.live_at = time.monotonic()
 
@@ -95,14 +98,17 @@ def list_streams(record: QueryRecord, catalog: Catalog) -> tuple[str, ...]:
 
 
 def find_schema(record: QueryRecord, catalog: Catalog, reader: ResultReader, last_batch: int) -> Schema:
-    """Return the columns of a query: those of its kept rows if it has ended and one of its streams was dropped."""
-    try:
-        return bind_query(record.sql, catalog).schema
-    except SqlError:
-        rows = reader.read_last_rows(record.id, record.first_batch - 1, last_batch, 1)
-        if not rows:
-            raise
-        return Schema.from_arrow(rows[0].schema)
+    """Return the columns of a query: those of its kept rows if it ended in an earlier version and its stream was dropped."""
+    if record.schema is None:
+        try:
+            record.schema = bind_query(record.sql, catalog).schema
+        except SqlError as error:
+            rows = reader.read_last_rows(record.id, record.first_batch - 1, last_batch, 1)
+            if not rows:
+                message = f"the columns of query '{record.name}' are unknown: it has ended, and its text is not valid any more"
+                raise SessionError(message, detail=error.message, hint="it has no kept rows") from error
+            record.schema = Schema.from_arrow(rows[0].schema)
+    return record.schema
 
 
 class Query(ResultFrames):
@@ -152,6 +158,11 @@ class Query(ResultFrames):
     def sink(self) -> Sink:
         """The sink of the results."""
         return self._record.sink
+
+    @property
+    def budget(self) -> QueryBudget:
+        """What the query may use in a micro-batch: its own budget, or that of the session."""
+        return self._record.budget or self._session.budget
 
     @property
     def status(self) -> str:
@@ -273,15 +284,14 @@ class QueryRegistry:
     def recover(self, state: EngineState, unfinished: BatchLogEntry | None) -> None:
         """Load the queries of the checkpoint, and those of a batch that was logged but not committed."""
         for query in (query for query in state.queries.values() if root_query_id(query.id) == query.id):
-            record = QueryRecord.from_checkpoint(query.id, query.name, query.sql, query.sink, query.owner)
+            record = QueryRecord.from_checkpoint(query)
             record.apply_state(query, state.batch)
             self.records[query.id] = record
             if query.live:
                 self._ids_by_name[query.name] = query.id
         for command in unfinished.commands if unfinished else ():
             if isinstance(command, AddQuery):
-                logged = QueryRecord.from_checkpoint(command.id, command.name, command.sql, command.sink, command.owner)
-                self.records[command.id] = logged
+                self.records[command.id] = QueryRecord.from_checkpoint(command)
                 self._ids_by_name[command.name] = command.id
             elif isinstance(command, RemoveQuery):
                 self._ids_by_name = {name: number for name, number in self._ids_by_name.items() if number != command.id}
@@ -319,6 +329,7 @@ class QueryRegistry:
         check_past(plan, past=past)
         check_sink(name, sink, self.list_active())
         record = self.add_record(name, text, sink, plan.schema, owner, first_batch)
+        record.budget = budget
         sink_json = None if isinstance(sink, CallbackSink) else sink.to_json()
         return record, AddQuery(record.id, name, text, sink_json, past, owner, budget)
 
@@ -330,10 +341,10 @@ class QueryRegistry:
         self.records[record.id], self._ids_by_name[name] = record, record.id
         return record
 
-    def reattach_query(self, name: str, sql: str, sink: Sink) -> QueryRecord:
+    def reattach_query(self, name: str, sql: str, sink: Sink, budget: QueryBudget | None) -> QueryRecord:
         """Return a recovered query that the user adds again, and attach its callback if it has one.
 
-        Raises NameTakenError if the query was not recovered, or has another text or sink.
+        Raises NameTakenError if the query was not recovered, or has another text, sink or budget.
         """
         record = self.records[self._ids_by_name[name]]
         if not record.recovered or record.sql != sql:
@@ -346,6 +357,12 @@ class QueryRegistry:
             record.sink, record.awaits_callback = sink, False
         elif not isinstance(sink, MemorySink) and sink != record.sink:
             raise NameTakenError(f"query '{name}' already exists with another sink", detail=f"its sink: {record.sink}")
+        if budget is not None and budget != record.budget:
+            raise NameTakenError(
+                f"query '{name}' already exists with another budget",
+                detail=f"its budget: {record.budget or 'that of the session'}",
+                hint="add it with that budget or without one, or remove it first",
+            )
         record.recovered = False
         return record
 

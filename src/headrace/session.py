@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +28,7 @@ from headrace.display import SessionDisplay, display_stream, format_session, ren
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import SessionError
-from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
 from headrace.model.time import parse_duration
 from headrace.model.types import Schema
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
@@ -45,7 +45,7 @@ from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
 from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
-from headrace.runtime.udf_registry import check_no_udfs, drop_udf, register_udf
+from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.result_log import ResultReader, Retention
@@ -69,7 +69,7 @@ class Session:
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
-        budget: QueryBudget | Mapping[str, int] | None = None,
+        budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
         functions: bool = True,
@@ -167,7 +167,10 @@ class Session:
         self._check_open()
         delay, source = parse_duration(watermark), to_source(source, self._backend)
         ahead = getattr(source, "default_max_ahead", None) if max_ahead is None else parse_duration(max_ahead)
-        self._commit_drop(name)
+        while name in self._coordinator.dropping:  # commit the drop of an earlier stream of that name first
+            with self._batch_lock:
+                if name in self._coordinator.dropping:
+                    self._run_one_batch()
         with self._streams.attach(name, source, time, delay, ahead) as stream, self._batch_lock, self._lock:
             self._check_open()
             self._coordinator.declare_stream(stream, source)
@@ -175,6 +178,7 @@ class Session:
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
 
+        Returns when the drop is logged, which waits for a running micro-batch: a crash afterwards does not bring the stream back.
         A stream without a source, after a restart, can be dropped as well. The name can be declared again, as a new stream.
 
         Raises NotFoundError if no stream has that name, and SessionError with the names of the queries that read it, unless
@@ -190,13 +194,8 @@ class Session:
                 self.remove(reader)
             self._coordinator.drop_stream(name)
             self._state_changed.notify_all()
-
-    def _commit_drop(self, name: str) -> None:
-        """If a stream of that name is being dropped, commit that first."""
-        while name in self._coordinator.dropping:
-            with self._batch_lock:
-                if name in self._coordinator.dropping:
-                    self._run_one_batch()
+        with self._batch_lock:
+            self._coordinator.log_commands()
 
     def add(
         self,
@@ -206,7 +205,7 @@ class Session:
         sink: Any = None,
         past: bool = False,
         owner: str = "",
-        budget: QueryBudget | Mapping[str, int] | None = None,
+        budget: BudgetInput = None,
     ) -> Query:
         """Check and accept a query; it is live from the next micro-batch on. Return its handle.
 
@@ -216,7 +215,7 @@ class Session:
           an Arrow table, or a sink such as `hr.ParquetSink`.
         - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
         - `owner`: recorded with the query, without further effect.
-        - `budget`: what the query may use in a micro-batch, as for `Session`; by default the budget of the session.
+        - `budget`: what the query may use in a micro-batch, as for `Session`; limits that it does not name are the session's.
 
         `Query.wait_live` waits until the query is live. In a recovered session, adding a live query again with the same name and
         text returns the existing query.
@@ -226,12 +225,12 @@ class Session:
         no effect on others.
         """
         self._check_open()
-        text, own_budget = sql_of(sql), None if budget is None else QueryBudget.parse(budget)
+        text, own_budget = sql_of(sql), parse_own_budget(budget, self.budget)
         with self._lock:
             query_name, target = self._registry.choose_name(name), parse_sink(sink)
             is_recovered = query_name in self._registry
             if is_recovered:
-                record = self._registry.reattach_query(query_name, text, target)
+                record = self._registry.reattach_query(query_name, text, target, own_budget)
                 self._deliver_results()
             else:
                 record, command = self._registry.accept_query(
@@ -245,7 +244,7 @@ class Session:
     def remove(self, name: str) -> None:
         """Remove a query: it emits nothing from the next micro-batch on; results emitted before are kept.
 
-        Raises NotFoundError if no query has that name.
+        The next micro-batch logs the removal; a crash before that loses it. Raises NotFoundError if no query has that name.
         """
         self._check_open()
         with self._lock:
@@ -256,19 +255,24 @@ class Session:
                 self._command_queue.append(RemoveQuery(record.id))
             self._state_changed.notify_all()
 
-    def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "") -> Query:
+    def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "", budget: BudgetInput = None) -> Query:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
 
-        Parameters and errors are those of `add`; raises NotFoundError if no query has that name. If the new query is refused, the
-        old one continues unchanged.
+        Parameters and errors are those of `add`, but the default `budget` is that of the old query; raises NotFoundError if no
+        query has that name. If the new query is refused, the old one continues unchanged.
         """
         self._check_open()
         with self._lock, self._command_queue.hold_together():
             self.check(sql_of(sql))
-            target = parse_sink(sink)
+            target, new_budget = parse_sink(sink), parse_own_budget(budget, self.budget) or self._registry.get(name).budget
             check_sink(name, target, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
-            return self.add(sql, name=name, sink=target, owner=owner)
+            return self.add(sql, name=name, sink=target, owner=owner, budget=new_budget)
+
+    @property
+    def budget(self) -> QueryBudget:
+        """What a query without a budget of its own may use in a micro-batch."""
+        return self._coordinator.limits.budget
 
     def query(self, name: str) -> Query:
         """Return the query of that name; raises NotFoundError if no query has it."""
@@ -324,10 +328,7 @@ class Session:
         """
         registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
         self._check_open()
-        if not self._allows_functions:
-            raise SessionError(
-                f"function '{registered.name}' is refused: this session takes no functions", hint="open it with functions=True"
-            )
+        check_udfs_allowed(registered.name, allowed=self._allows_functions)
         with self._batch_lock, self._lock:
             register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
         return registered
@@ -355,10 +356,11 @@ class Session:
         return report
 
     def _run_batch(self, *, final: bool = False) -> BatchReport:
+        report = BatchReport(self._coordinator.state.batch, 0, 0)
         if self._coordinator.unfinished_entry is not None:
-            self._run_one_batch()
+            report = self._run_one_batch()
         if not self._command_queue and not final and not self._coordinator.has_work():
-            return BatchReport(self._coordinator.state.batch, 0, 0)
+            return report
         return self._run_one_batch(final=final)
 
     def _run_one_batch(self, *, final: bool = False) -> BatchReport:
@@ -561,9 +563,7 @@ class Session:
 
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
-        if record.schema is None:
-            record.schema = find_schema(record, self.catalog, self.result_reader, self.last_batch)
-        return record.schema
+        return find_schema(record, self.catalog, self.result_reader, self.last_batch)
 
     def _check_open(self) -> None:
         if self._closed:

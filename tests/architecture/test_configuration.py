@@ -118,8 +118,8 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
     sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource}
     tables = {
         "Keys at the top": {**dict.fromkeys(("checkpoint", "rows_per_batch", "master"), NO_DEFAULT), "functions": "true"},
-        "Keys of streams": {"source": "files", "time": REQUIRED, "watermark": "0 seconds"},
-        "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT},
+        "Keys of streams": {"source": "files", "time": REQUIRED, "watermark": "0 seconds", "max_ahead": NO_DEFAULT},
+        "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "budget": NO_DEFAULT},
     }
     assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "streams", "queries"}
     assert set(session_file._STREAM_KEYS) == set(tables["Keys of streams"])

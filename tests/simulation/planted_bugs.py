@@ -116,10 +116,17 @@ PLANTED_BUGS = (
         "",
     ),
     PlantedBug(
-        "workers keep the plan of an abandoned attempt",
+        "workers keep the plan of an earlier epoch",
         "engine/worker_cache.py",
-        "        if batch == self._attempt[0]:\n",
-        "        if False:\n",
+        "        if file not in self._loaded:\n",
+        "        file = next((other for other in self._loaded if other.endswith('.plan') and other[:10] == file[:10]), file)\n"
+        "        if file not in self._loaded:\n",
+    ),
+    PlantedBug(
+        "a drop is acknowledged before it is logged",
+        "session.py",
+        "            self._coordinator.log_commands()\n",
+        "            pass\n",
     ),
     PlantedBug(
         "the log entry is not synced",

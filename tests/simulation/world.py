@@ -129,6 +129,7 @@ class World:
         self.life = 0
         self._power = ("nothing", 0)
         self._has_dropped_stream = True  # whether clients want the stream that they drop now and then
+        self._is_dropping = False  # whether a drop was requested and not acknowledged
         self._failing_sources: dict[tuple[str, str], int] = {}
         self._broken_queries: dict[int, tuple[str, ...]] = {}  # the operators that fail, by query
         self._observed: dict[int, BatchInput] = {}
@@ -234,9 +235,27 @@ class World:
         self._reconcile()
 
     def _repeat_drop(self) -> None:
-        """Drop a stream again if it is back, because the session did not get as far as to log that."""
-        if not self._has_dropped_stream and DROPPED_STREAM in self.session.streams():
+        """Repeat a drop that was not acknowledged; one that was is final.
+
+        The session does not list a stream that no batch has logged; the rows of its source are there, however. So a client that
+        does not know whether the drop happened declares the stream first.
+        """
+        is_listed = DROPPED_STREAM in self.session.streams()
+        if not self._has_dropped_stream and not self._is_dropping and is_listed:
+            raise ViolationError("revived stream", f"'{DROPPED_STREAM}' was dropped, and the session has it")
+        if self._is_dropping:
+            if not is_listed:
+                self._declare_dropped(hr.MemorySource(SCHEMA))
+            self._request_drop()
+
+    def _request_drop(self) -> None:
+        try:
             self.session.drop_stream(DROPPED_STREAM, cascade=True)
+        finally:  # the queries are removed, even if the drop cannot be logged yet
+            for query in self.queries:
+                handle = self.session.find(query.name, query.id)
+                query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
+        self._is_dropping = False
 
     def _open_session(self) -> hr.Session:
         settings = self.schedule.settings
@@ -415,22 +434,25 @@ class World:
             append.dropped |= append.stream == DROPPED_STREAM
         for query in [query for query in self._list_wanted() if DROPPED_STREAM in query.sql]:
             query.is_wanted = False
-        self.session.drop_stream(DROPPED_STREAM, cascade=True)
-        for query in self.queries:
-            handle = self.session.find(query.name, query.id)
-            query.is_withdrawn |= not query.was_live and handle is not None and handle.status == "removed"
+        self._is_dropping = True
+        self._request_drop()
 
     def _declare_again(self, step: s.DeclareStream) -> None:
         if self._has_dropped_stream or self.session._coordinator.unfinished_entry is not None:
             return
+        self._repeat_drop()
         source = hr.MemorySource(SCHEMA)
+        self._declare_dropped(source)
+        self.sources[DROPPED_STREAM], self._has_dropped_stream = source, True
+        self.history.declared_at.append(len(self.history.batches))
+
+    def _declare_dropped(self, source: hr.MemorySource) -> None:
+        """Declare the dropped stream; that commits its drop."""
         try:
             self._declare_stream(self.session, DROPPED_STREAM, source)
         finally:
             if not self.disk.is_dead:
                 self._settle_batches()
-        self.sources[DROPPED_STREAM], self._has_dropped_stream = source, True
-        self.history.declared_at.append(len(self.history.batches))
 
     def _add(self, step: s.AddQuery) -> None:
         if DROPPED_STREAM in step.sql and not self._has_dropped_stream:
@@ -636,6 +658,7 @@ class World:
         self.disk.disarm()
         self._failing_sources.clear()
         self._broken_queries.clear()
+        self._repeat_drop()
         for _ in range(_MAX_IDLE_STEPS):
             self._advance(s.Advance())
             if not self.session.has_work() and not self.session._command_queue:

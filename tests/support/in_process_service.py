@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,15 +92,16 @@ class Service:
         origins: Sequence[str] = (),
         allowed_roots: Sequence[Path] = (),
         certificate: Certificate | None = None,
+        budget: Mapping[str, int] | None = None,
     ) -> None:
         self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
         self._reports, self._origins, self.allowed_roots = reports, origins, allowed_roots
-        self._certificate = certificate
+        self._certificate, self._budget = certificate, budget
         self.port = 0
         self._start()
 
     def _start(self) -> None:
-        self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
+        self.session = hr.Session(self._checkpoint, backend="local", partitions=2, budget=self._budget)
         shorten_pauses(self.session)
         self._batch_at_start = self.session.last_batch
         self.host = ServiceHost(
@@ -124,9 +125,10 @@ class Service:
         trusted = NO_TLS if self._certificate is None else ssl.create_default_context(cafile=str(self._certificate.chain))
         self.http = httpx.Client(base_url=self.url, timeout=20, verify=trusted)
 
-    def restart(self) -> None:
-        """Stop the service and start it again on the same checkpoint and port."""
+    def restart(self, tokens: TokenRegistry | None = None) -> None:
+        """Stop the service and start it again on the same checkpoint and port, with other tokens if there are any."""
         self.close()
+        self._tokens = tokens or self._tokens
         self._start()
 
     def close(self) -> None:

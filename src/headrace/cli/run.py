@@ -43,6 +43,7 @@ from headrace.cli.terminal import (
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
 from headrace.connectors.row_text import to_json_value
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError
+from headrace.model.budget import parse_own_budget
 from headrace.query import Query
 from headrace.session import ROWS_PER_BATCH, Session
 
@@ -104,7 +105,7 @@ def install_queries(
 
 
 def _add_query(session: Session, entry: QueryEntry, sink: Sink) -> KnownQuery:
-    return KnownQuery(session.add(entry.sql, name=entry.name, sink=sink), sink)
+    return KnownQuery(session.add(entry.sql, name=entry.name, sink=sink, budget=entry.budget), sink)
 
 
 def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, session: Session, file: SessionFile) -> None:
@@ -127,6 +128,13 @@ def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, sessio
         raise NameTakenError(
             f"query '{entry.name}' in '{file.path}' differs from its sink in the checkpoint",
             detail=f"in the checkpoint: {known.path or known.sink.kind}; in the file: {path or sink.kind}",
+            hint=hint,
+        )
+    budget = parse_own_budget(entry.budget, session.budget) or session.budget
+    if known.handle.budget != budget:
+        raise NameTakenError(
+            f"query '{entry.name}' in '{file.path}' differs from its budget in the checkpoint",
+            detail=f"in the checkpoint: {known.handle.budget}; in the file: {budget}",
             hint=hint,
         )
     if path is not None and known.row_count and not Path(path).is_dir():
@@ -246,6 +254,8 @@ def print_summary(
     for name, stream in outcome["streams"].items():
         line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "
         line += f"{len(stream['skipped'])} files skipped"
+        if stream["ahead"]:
+            line += f", {stream['ahead']:,} rows too far in the future"
         if stream["skipped_rows"]:
             line += f", {stream['skipped_rows']:,} lines skipped"
         console.print(line, soft_wrap=True)
@@ -261,7 +271,7 @@ def print_summary(
 
 _INTERVAL_SECONDS = 0.25
 _SKIPPED_EXIT_CODE = 3
-_STREAM_FIELDS = ("rows", "untimed", "skipped", "skipped_rows", "skipped_samples", "status", "error")
+_STREAM_FIELDS = ("rows", "untimed", "ahead", "skipped", "skipped_rows", "skipped_samples", "status", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +391,7 @@ def _declare_streams(session: Session, settings: RunSettings) -> None:
     for entry in settings.file.streams:
         clock = _AdvancedClock()
         source = entry.open(clock) if entry.kind == "rate" and settings.once else entry.open()
-        session.create_stream(entry.name, source, time=entry.time, watermark=entry.watermark)
+        entry.declare(session, source)
         if isinstance(source, RateSource) and settings.once:
             clock.seconds = entry.options["rows"] / entry.options["rows_per_second"] + 1
 

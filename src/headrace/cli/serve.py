@@ -43,7 +43,10 @@ def command(
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the checkpoint, to resume from.")] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Token file: a role (read, write, write:all, admin), a user and a token on each line."),
+        typer.Option(
+            metavar="FILE",
+            help="Token file: a role (read, write, write:all, admin), a user, a token and optional budgets on each line.",
+        ),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate chain, in PEM: serve HTTPS instead of HTTP.")
@@ -121,7 +124,7 @@ def command(
         )
         address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"
         for entry, error in detached:
-            service.declared_streams.reattach_later(entry.name, error, partial(_declare_stream, session, entry))
+            service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(folder), "tokens": accepted_tokens.required}), flush=True)
         console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
@@ -205,10 +208,6 @@ def _open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _declare_stream(session: Session, entry: StreamEntry) -> None:
-    session.create_stream(entry.name, entry.open(), time=entry.time, watermark=entry.watermark)
-
-
 def _install_session(
     session: Session, session_file: SessionFile | None, console: Console, *, demo: bool
 ) -> list[tuple[StreamEntry, SourceError]]:
@@ -219,18 +218,18 @@ def _install_session(
     detached = []
     for entry in session_file.streams if session_file else ():
         try:
-            _declare_stream(session, entry)
+            entry.declare(session)
         except SourceError as error:
             if entry.name not in session.streams():
                 raise
             detached.append((entry, error))
-    queries = {query.name: query.sql for query in session_file.queries} if session_file else {}
+    queries = {query.name: (query.sql, query.budget) for query in session_file.queries} if session_file else {}
     if demo:
         declare_demo_streams(session)
-        queries |= {query.name: query.sql for query in generate_queries(_DEMO_QUERIES)}
-    for name, sql in queries.items():
+        queries |= {query.name: (query.sql, None) for query in generate_queries(_DEMO_QUERIES)}
+    for name, (sql, budget) in queries.items():
         if session.find(name) is None:
-            session.add(sql, name=name)
+            session.add(sql, name=name, budget=budget)
     if session_file and any(query.sink for query in session_file.queries):
         console.print("the service keeps all results itself; it ignores the sinks of the file", style="dim")
     return detached

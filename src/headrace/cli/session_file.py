@@ -11,6 +11,7 @@
     schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files contain a schema
     time = "time"                     # the event-time column
     watermark = "2 seconds"           # delay of the watermark: how far rows may be out of order; default 0 seconds
+    max_ahead = "1 hour"              # optional: rows further in the future are dropped and counted
     # also: format = "csv", on_error = "skip_row", dead_letter = "jsonl:rejected", header = true
     #       delimiter = ",", timestamp_format = "%Y-%m-%d %H:%M:%S"
 
@@ -25,6 +26,7 @@
     [queries.revenue]
     sql = "SELECT gem_pack, SUM(price) AS revenue FROM TUMBLE(purchases, '5 seconds') GROUP BY gem_pack"
     sink = "parquet:out/revenue"      # memory (the default), console, noop, parquet:DIR or jsonl:DIR
+    budget = {output_rows = 1_000_000}   # optional: what the query may use in a micro-batch
 
 Unknown keys and invalid values raise an error that names the key, the file and the allowed values; no key is ignored.
 """
@@ -37,13 +39,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
 from headrace.errors import HeadraceError
+from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+
+if TYPE_CHECKING:
+    from headrace.session import Session
 
 _KeyTypes = Mapping[str, tuple[type, ...]]
 
@@ -51,8 +57,8 @@ _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "streams": (dict,),
     "queries": (dict,),
 }  # fmt: skip
-_STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,)}
-_QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,)}
+_STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
+_QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
 _SOURCE_KEYS: Mapping[str, _KeyTypes] = {
     "files": {
         "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "dead_letter": (str,), "header": (bool,),
@@ -85,6 +91,7 @@ class StreamEntry:
     options: Mapping[str, Any]
     time: str
     watermark: str
+    max_ahead: str | None = None
 
     def open(self, clock: Callable[[], float] | None = None) -> Source:
         """Open the source; only generated streams take a clock."""
@@ -94,18 +101,25 @@ class StreamEntry:
             return TcpSource(**self.options)
         return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
 
+    def declare(self, session: Session, source: Source | None = None) -> None:
+        """Declare the stream in a session, over its source if none is given."""
+        source = self.open() if source is None else source
+        session.create_stream(self.name, source, time=self.time, watermark=self.watermark, max_ahead=self.max_ahead)
+
     def to_stream(self) -> Stream:
         """Return the stream with its schema; without a declared schema, read it from the first file or the server."""
-        return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark))
+        max_ahead = None if self.max_ahead is None else parse_duration(self.max_ahead)
+        return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark), max_ahead)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryEntry:
-    """A query of the file; `sink` is None if the file names none."""
+    """A query of the file; `sink` is None if the file names none, and `budget` has the limits that it names."""
 
     name: str
     sql: str
     sink: str | None
+    budget: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +243,24 @@ def _parse_stream(table: _TomlTable) -> StreamEntry:
         if colon:
             options["dead_letter"] = f"{kind_of_letters}:{_resolve_path(table.file.parent, folder)}"
     name = table.key_path.removeprefix("streams.")
-    try:
-        parse_duration(table.get("watermark", "0 seconds"))
-    except HeadraceError as error:
-        raise table.make_error("watermark", f"is invalid: {error.message}", hint=error.hint) from error
-    return StreamEntry(name, kind, options, table.get("time"), table.get("watermark", "0 seconds"))
+    watermark, max_ahead = table.get("watermark", "0 seconds"), table.get("max_ahead")
+    for key, duration in (("watermark", watermark), ("max_ahead", max_ahead)):
+        try:
+            parse_duration("0 seconds" if duration is None else duration)
+        except HeadraceError as error:
+            raise table.make_error(key, f"is invalid: {error.message}", hint=error.hint) from error
+    return StreamEntry(name, kind, options, table.get("time"), watermark, max_ahead)
 
 
 def _parse_query(table: _TomlTable) -> QueryEntry:
     table.check_keys(_QUERY_KEYS, ("sql",))
-    return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), table.get("sink"))
+    budget = table.get("budget")
+    if budget is not None:
+        try:
+            QueryBudget.parse(budget)
+        except HeadraceError as error:
+            raise table.make_error("budget", f"is invalid: {error.message}", hint=error.hint or error.detail) from error
+    return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), table.get("sink"), budget)
 
 
 def _resolve_path(base: Path, name: str) -> Path:

@@ -26,6 +26,7 @@ from headrace.storage.checksum import compute_checksum
 
 _UNREADABLE_HINT = "repair or remove it, or leave it out: create the source with on_error='skip_row' or 'skip_file'"
 _JSON_BLOCK_BYTES = 1 << 26
+_SMALL_CSV_BYTES = 1 << 12
 
 
 def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Table:
@@ -160,9 +161,12 @@ def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Tabl
 
 def _parse_csv(content: pa.Buffer, names: Sequence[str], fields: Sequence[Field], wanted: Range, *, has_header: bool) -> pa.Table:
     chosen = [names[place] for place in _find_columns(names, fields, wanted)]
-    return pa.csv.read_csv(
-        pa.BufferReader(content),
-        pa.csv.ReadOptions(use_threads=False, column_names=None if has_header else names),
+    is_small = content.size <= _SMALL_CSV_BYTES  # the reader of whole files prepares blocks of 1 MiB: 0.4 ms for any text
+    read_options = pa.csv.ReadOptions(use_threads=False, column_names=None if has_header else names)
+    if is_small:
+        read_options.block_size = content.size + 1
+    options = (
+        read_options,
         pa.csv.ParseOptions(delimiter=_get_delimiter(wanted), newlines_in_values=True),
         pa.csv.ConvertOptions(
             column_types={name: _parsing_type(field) for name, field in zip(chosen, fields, strict=True)},
@@ -172,6 +176,8 @@ def _parse_csv(content: pa.Buffer, names: Sequence[str], fields: Sequence[Field]
             quoted_strings_can_be_null=False,
         ),
     )
+    source = pa.BufferReader(content)
+    return pa.csv.open_csv(source, *options).read_all() if is_small else pa.csv.read_csv(source, *options)
 
 
 def _get_delimiter(wanted: Range) -> str:

@@ -27,6 +27,7 @@ from headrace.model.types import Schema
 ERROR_POLICIES = ("fail", "skip_row", "skip_file", "skip")  # skip is another name of skip_file
 SAMPLE_TEXT_LENGTH = 200
 _TEXT_READERS = ("csv", "json")
+_FEW_RECORDS = 16  # of which each is parsed alone if one of them is bad
 
 
 @record("skipped-row")
@@ -130,6 +131,8 @@ def _separate_records(
                 reason = error.detail if isinstance(error, SourceError) else str(error)
                 row = text.rstrip(b"\r\n").decode("utf-8", "replace")
                 skipped.append(SkippedRow(path, records.bounds[first] + 1, reason, row))
+            elif last - first <= _FEW_RECORDS:  # where lines are bad, their neighbours often are, too
+                pending += [(record, record + 1) for record in reversed(range(first, last))]
             else:
                 middle = (first + last) // 2
                 pending += [(middle, last), (first, middle)]

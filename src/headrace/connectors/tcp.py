@@ -30,10 +30,13 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +49,9 @@ from headrace.storage.documents import get_document, put_document
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
 _TIMEOUT_SECONDS = 10.0  # without a byte of a response: then the server counts as unreachable
-_CONTROL_TIMEOUT_SECONDS = 3.0  # for requests of the driver: other streams wait for it once, then the stream is degraded
+_CONTROL_TIMEOUT_SECONDS = 3.0  # the same for requests of the driver, which wait in a thread of their own
+_PROMPT_SECONDS = 0.2  # how long a batch waits for an answer at least, unless an earlier one is missing
+_SLOW_SECONDS = 1.0  # and at most, twice the time of the last answer
 _UNREACHABLE_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
 
 
@@ -116,7 +121,7 @@ class TcpConnection:
         except (OSError, ValueError) as error:
             self.close()
             if is_new or isinstance(error, TimeoutError):
-                raise self._unreachable_error(error) from error
+                raise make_unreachable_error(self.address, str(error)) from error
             return self._exchange(request, arguments)
         if "error" in response:
             raise RequestRejectedError(f"server '{self.address}' refused '{request}'", detail=str(response["error"]))
@@ -140,8 +145,124 @@ class TcpConnection:
             self._file = io.BufferedReader(socket.SocketIO(self._socket, "r"), 1 << 16)
         return self._socket, self._file
 
-    def _unreachable_error(self, error: Exception) -> SourceError:
-        return SourceError(f"server '{self.address}' cannot be reached", detail=str(error), hint=_UNREACHABLE_HINT)
+
+def make_unreachable_error(address: str, reason: str) -> SourceError:
+    """Return the error for a server that does not answer."""
+    return SourceError(f"server '{address}' cannot be reached", detail=reason, hint=_UNREACHABLE_HINT)
+
+
+@dataclass(slots=True)
+class _ControlRequest:
+    """A request on its way; the thread of the channel sets its outcome, and then `answered`."""
+
+    name: str
+    arguments: dict[str, Any]
+    sent_at: float
+    answered: threading.Event = field(default_factory=threading.Event)
+    seconds: float = 0.0
+    response: dict[str, Any] | None = None
+    error: Exception | None = None
+
+
+class ControlChannel:
+    """The requests of a driver to a server, one at a time, in a thread of their own. Thread-safe.
+
+    A server that falls silent holds nobody up: a caller waits once, about as long as the server used to take, and as long as that
+    request has no answer, further calls return at once.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Create a channel to 'host:port'; it connects on the first request."""
+        parse_address(address)
+        self._address, self._lock = address, threading.Lock()
+        self._queue: SimpleQueue[_ControlRequest | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._outstanding: _ControlRequest | None = None
+        self._posted: _ControlRequest | None = None
+        self._patience = _PROMPT_SECONDS
+        self._answers: dict[str, dict[str, Any]] = {}  # the last response to each request
+
+    def send_request(
+        self, name: str, *, patience: float | None = None, **arguments: Any
+    ) -> tuple[dict[str, Any] | None, SourceError | None]:
+        """Return the response to a request; or, while the server is silent, the last response and the error.
+
+        With `patience`, wait that many seconds for this answer, and before for that to an earlier request. Raises SourceError if
+        the request fails or is refused.
+        """
+        with self._lock:
+            if self._settle_outstanding(patience or 0.0):
+                request = self._outstanding = self._start_request(name, arguments)
+                if request.answered.wait(self._patience if patience is None else patience):
+                    self._settle_outstanding(0.0)
+                    return self._answers[name], None
+                self._patience = 0.0
+            assert self._outstanding is not None
+            silence = f"no answer for {time.monotonic() - self._outstanding.sent_at:.1f} s"
+            return self._answers.get(name), make_unreachable_error(self._address, silence)
+
+    def post_request(self, name: str, **arguments: Any) -> None:
+        """Send a request after those on their way; raises its error if the server answers in time.
+
+        As long as an earlier one of these has no answer, do nothing: a later call will have newer arguments.
+        """
+        with self._lock:
+            if self._posted is not None and not self._posted.answered.is_set():
+                return
+            request = self._posted = self._start_request(name, arguments)
+            if not request.answered.wait(self._patience if self._outstanding is None else 0.0):
+                self._patience = 0.0
+            elif request.error is not None:
+                raise request.error
+
+    def _settle_outstanding(self, patience: float) -> bool:
+        """Take the answer to an earlier request, and return whether there is none left without; raises its error."""
+        earlier = self._outstanding
+        if earlier is None:
+            return True
+        if not earlier.answered.wait(patience):
+            return False
+        self._outstanding = None
+        if earlier.error is not None:
+            raise earlier.error
+        assert earlier.response is not None
+        self._answers[earlier.name] = earlier.response
+        self._patience = min(_SLOW_SECONDS, max(_PROMPT_SECONDS, 2 * earlier.seconds))
+        return True
+
+    def _start_request(self, name: str, arguments: dict[str, Any]) -> _ControlRequest:
+        if self._queue is None:
+            self._queue = SimpleQueue()
+            connection = TcpConnection(self._address, _CONTROL_TIMEOUT_SECONDS)
+            self._thread = threading.Thread(
+                target=_send_requests, args=(connection, self._queue), name="headrace-tcp-control", daemon=True
+            )
+            self._thread.start()
+        request = _ControlRequest(name, arguments, time.monotonic())
+        self._queue.put(request)
+        return request
+
+    def close(self) -> None:
+        """Close the connection, at once unless a request is on its way; the next request connects again."""
+        with self._lock:
+            if self._queue is not None and self._thread is not None:
+                self._queue.put(None)
+                self._thread.join(self._patience)
+            self._queue = self._thread = self._outstanding = self._posted = None
+            self._patience = _PROMPT_SECONDS
+            self._answers.clear()
+
+
+def _send_requests(connection: TcpConnection, queue: SimpleQueue[_ControlRequest | None]) -> None:
+    """Send the requests of a queue until it has None, and close the connection."""
+    while (request := queue.get()) is not None:
+        try:
+            request.response = connection.send_request(request.name, **request.arguments)
+        except Exception as error:  # noqa: BLE001  raised again in the thread of the caller
+            request.error = error
+        request.seconds = time.monotonic() - request.sent_at
+        request.answered.set()
+    connection.close()
 
 
 _idle_connections: dict[tuple[int, str], list[TcpConnection]] = {}
@@ -180,7 +301,7 @@ class TcpSource:
         `address` is 'host:port', `stream` the name of the stream on the server, and `group` the consumer group. Raises
         SourceError for an invalid address.
         """
-        self._connection = TcpConnection(address, _CONTROL_TIMEOUT_SECONDS)
+        self._channel = ControlChannel(address)
         self._address, self._remote_stream, self._group = address, stream, group
         self._cached_description: dict[str, Any] | None = None
         self._stream, self._directory = "", None  # type: tuple[str, Path | None]
@@ -216,11 +337,11 @@ class TcpSource:
         return produced != starts
 
     def prune(self, *positions: Position) -> None:
-        """See `Source`; commits the rows to the server. If it cannot be reached, a later call commits them."""
+        """See `Source`; commits the rows to the server. If it does not answer, a later call commits them."""
         if None not in positions:
             rows_read = [min(counts) for counts in zip(*(position["rows"] for position in positions), strict=True)]
             with contextlib.suppress(RequestRejectedError):  # such as rows that this group has not read yet
-                self._send_request("commit", positions=rows_read)
+                self._channel.post_request("commit", stream=self._remote_stream, group=self._group, positions=rows_read)
 
     def detach(self) -> None:
         """See `Source`; leaves the group, so that the server retains no rows for it. Does not wait for the server."""
@@ -241,11 +362,13 @@ class TcpSource:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._channel.close()
 
     def _describe_stream(self) -> dict[str, Any]:
         if self._cached_description is None:
-            answer = self._connection.send_request("describe")
+            answer, silence = self._channel.send_request("describe", patience=2 * _CONTROL_TIMEOUT_SECONDS)
+            if answer is None or silence is not None:
+                raise silence or make_unreachable_error(self._address, "no answer")
             streams = answer["streams"]
             if self._remote_stream not in streams:
                 raise SourceError(
@@ -256,17 +379,23 @@ class TcpSource:
         return self._cached_description
 
     def _read_progress(self, position: Position) -> tuple[list[int], list[int]]:
-        """Return the number of rows read from each partition, and the number of rows in each."""
-        status = self._send_request("status")
+        """Return the number of rows read from each partition, and the number of rows in each.
+
+        While the server is silent, these are the rows of its last answer; raises SourceError if they are read already, because
+        there may be others.
+        """
+        status, silence = self._channel.send_request("status", stream=self._remote_stream, group=self._group)
+        if status is None:
+            assert silence is not None
+            raise silence
         starts, produced = list(status["committed"] if position is None else position["rows"]), list(status["produced"])
+        if silence is not None and starts == produced:
+            raise silence
         if len(starts) != len(produced) or any(start > stop for start, stop in zip(starts, produced, strict=True)):
             raise SourceError(
                 f"server '{self._address}' has fewer rows than stream '{self._stream}' has read", hint=_RESTARTED_HINT
             )
         return starts, produced
-
-    def _send_request(self, request: str, **arguments: Any) -> dict[str, Any]:
-        return self._connection.send_request(request, stream=self._remote_stream, group=self._group, **arguments)
 
     def _split_ranges(self, partition: int, start: int, stop: int) -> list[Range]:
         options: dict[str, Option] = {"stream": self._remote_stream, "group": self._group, "partition": partition}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
 
 from headrace.errors import SchemaError
 from headrace.model.record import record
@@ -36,15 +36,20 @@ class QueryBudget:
                 raise SchemaError(f"budget {field.name} is {value!r}", hint="give a positive integer")
 
     @staticmethod
-    def parse(value: QueryBudget | Mapping[str, Any] | None) -> QueryBudget:
+    def parse(value: BudgetInput) -> QueryBudget:
         """Return a budget from limits by name, with the default for the others; raises SchemaError for an unknown name."""
-        if value is None or isinstance(value, QueryBudget):
-            return value or DEFAULT_BUDGET
-        names = [field.name for field in fields(QueryBudget)]
-        unknown = [name for name in value if name not in names]
+        return value if isinstance(value, QueryBudget) else DEFAULT_BUDGET.with_limits(value or {})
+
+    def with_limits(self, limits: Mapping[str, Any]) -> QueryBudget:
+        """Return this budget with some limits replaced, by name; raises SchemaError for an unknown name or invalid limit."""
+        unknown = [name for name in limits if name not in BUDGET_NAMES]
         if unknown:
-            raise SchemaError(f"unknown budget '{unknown[0]}'", detail=f"budgets: {', '.join(names)}")
-        return QueryBudget(**value)
+            raise SchemaError(f"unknown budget '{unknown[0]}'", detail=f"budgets: {', '.join(BUDGET_NAMES)}")
+        return replace(self, **limits)
+
+    def capped_by(self, bound: QueryBudget) -> QueryBudget:
+        """Return the lower of both budgets, limit by limit."""
+        return QueryBudget(*(min(getattr(self, name), getattr(bound, name)) for name in BUDGET_NAMES))
 
     @staticmethod
     def parse_texts(texts: Iterable[str]) -> QueryBudget:
@@ -58,4 +63,12 @@ class QueryBudget:
         return QueryBudget.parse(limits)
 
 
+BUDGET_NAMES = tuple(field.name for field in fields(QueryBudget))
 DEFAULT_BUDGET = QueryBudget()
+BudgetInput: TypeAlias = QueryBudget | Mapping[str, int] | None
+"""A budget as users pass it: whole, by the names of some limits, or none."""
+
+
+def parse_own_budget(value: BudgetInput, base: QueryBudget) -> QueryBudget | None:
+    """Return the budget of one query, with the limits of `base` where it names none; None if it has none of its own."""
+    return base.with_limits(value) if isinstance(value, Mapping) else value

@@ -41,6 +41,7 @@ def record_outcome(
     for number, message in failed.items():
         query = state.queries[number]
         query.live, query.error, query.last_batch = False, message, state.batch
+        query.schema = live[number].plan.schema if number in live else query.schema
     for number, count in emitted.items():
         state.queries[number].emitted += count
     changes = describe_plan_changes(before, state, entry)

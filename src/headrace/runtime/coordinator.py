@@ -203,6 +203,13 @@ class Coordinator:
             self.command_queue.requeue(commands)
             raise
 
+    def log_commands(self) -> None:
+        """Log the queued commands, in the unfinished batch or the next one, so that no crash loses them; run nothing."""
+        if self.unfinished_entry is not None:
+            self._add_commands_to_entry(self.unfinished_entry)
+        elif self.command_queue:
+            self._plan_and_log(final=False, excluded=frozenset())
+
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
         self.checkpoint.log_batch(entry.batch, entry)

@@ -17,6 +17,7 @@ from headrace.model.function import UserFunction
 from headrace.model.record import copy_record, record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
+from headrace.model.types import Schema
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import Backfill, StreamPlan
@@ -100,6 +101,7 @@ class QueryState:
     backfills: tuple[Backfill, ...] = ()  # of a sliding join
     owner: str = ""
     budget: QueryBudget | None = None  # by default that of the session
+    schema: Schema | None = None  # the columns, of an ended query: its streams may be dropped, or declared differently
 
 
 @record("engine-state")
@@ -218,4 +220,5 @@ class EngineState:
 
 def describe_stream(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
     """Return a stream's declaration as a JSON value, for users."""
-    return {"name": stream.name, "schema": stream.schema.to_ddl(), "time": stream.time, "delay": stream.delay, "source": source}
+    times = {"time": stream.time, "delay": stream.delay, "max_ahead": stream.max_ahead}
+    return {"name": stream.name, "schema": stream.schema.to_ddl(), **times, "source": source}

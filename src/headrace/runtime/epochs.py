@@ -44,6 +44,7 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
     removed = {command.id for command in commands if isinstance(command, RemoveQuery)}
     for add in (command for command in commands if isinstance(command, AddQuery)):
         ended = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner, last_batch=state.batch)
+        ended.budget = add.budget
         if add.id in removed:  # not bound: that may be what failed
             state.queries[add.id] = ended
             continue
@@ -62,8 +63,9 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
         state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
     for command in commands:
         if isinstance(command, RemoveQuery) and command.id in state.queries:
-            ended = state.queries[command.id]
+            ended, plan = state.queries[command.id], before.get(command.id)
             ended.live, ended.last_batch, ended.error = False, state.batch, command.error
+            ended.schema = ended.schema if plan is None else plan.plan.schema
         elif isinstance(command, DropStream):
             state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))

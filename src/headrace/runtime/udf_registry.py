@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import CheckpointError, NameTakenError, NotFoundError, SchemaError, SqlError
+from headrace.errors import CheckpointError, NameTakenError, NotFoundError, SchemaError, SessionError, SqlError
 from headrace.model.function import UdfCode, UserFunction, udf_name
 from headrace.runtime.backend import pickle_function
 from headrace.runtime.commands import AddQuery
@@ -220,6 +220,12 @@ def check_no_udfs(coordinator: Coordinator) -> None:
             detail=f"functions: {names}",
             hint="allow functions if you trust everybody who can write to the checkpoint, or start with a new one",
         )
+
+
+def check_udfs_allowed(name: str, *, allowed: bool) -> None:
+    """Raise SessionError if a UDF of that name is about to be registered in a session that takes none."""
+    if not allowed:
+        raise SessionError(f"function '{name}' is refused: this session takes no functions", hint="open it with functions=True")
 
 
 def drop_udf(coordinator: Coordinator, name: str) -> None:

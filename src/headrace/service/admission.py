@@ -6,12 +6,14 @@ cost of a micro-batch, taken as the shortest recent batch, does not grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from headrace.errors import HeadraceError
+from headrace.model.budget import QueryBudget
 from headrace.runtime.metrics import CommittedBatch
+from headrace.service.auth import Identity, Role
 from headrace.service.problems import HttpRequestError
 from headrace.session import Session
 
@@ -64,6 +66,29 @@ class ServiceLimits:
             if not 0 < values[name] < float("inf"):
                 raise HeadraceError(f"invalid value '{value}' for limit '{name}'", hint="give a number above 0")
         return replace(self, **values)
+
+
+def choose_budget(wanted: Mapping[str, int], service: QueryBudget, holder: Identity) -> QueryBudget | None:
+    """Return the budget of a query that a user adds: the limits of the request, of the user, of the service, in this order.
+
+    None if neither request nor user has one. Raises HttpRequestError for a limit above that of the user or the service, unless
+    the user is an admin.
+    """
+    if not wanted and not holder.budget:
+        return None
+    bound = service.with_limits(dict(holder.budget))
+    for name, limit in wanted.items() if holder.role < Role.admin else ():
+        allowed = getattr(bound, name)
+        if limit > allowed:
+            whose = f"user '{holder.user}'" if name in dict(holder.budget) else "the service"
+            hint = f"ask for at most {allowed:,}, or use a token with the role {Role.admin.label}"
+            raise HttpRequestError(403, f"budget {name} of {limit:,} is above the {allowed:,} of {whose}", hint=hint)
+    return bound.with_limits(wanted)
+
+
+def cap_budget(kept: QueryBudget, service: QueryBudget, holder: Identity) -> QueryBudget:
+    """Return the budget that a query keeps when a user replaces it: at most that of the user, unless the user is an admin."""
+    return kept if holder.role >= Role.admin else kept.capped_by(service.with_limits(dict(holder.budget)))
 
 
 _RECENT_BATCHES = 30  # batches

@@ -19,6 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from headrace.errors import HeadraceError
+from headrace.model.budget import BUDGET_NAMES
 from headrace.model.names import check_name
 from headrace.storage.posix import write_atomically
 
@@ -57,6 +58,7 @@ class Identity:
 
     user: str
     role: Role
+    budget: tuple[tuple[str, int], ...] = ()  # limits of a QueryBudget by name, for the queries of the user
 
     def may_change(self, owner: str) -> bool:
         """Return whether the user may replace or remove a query of this owner."""
@@ -91,18 +93,21 @@ class TokenRegistry:
 
     @staticmethod
     def load(path: Path) -> TokenRegistry:
-        """Read a file with a role, a user and a token on each line; a `#` that starts a word starts a comment.
+        """Read a file with a role, a user, a token and optional budgets on each line; a `#` that starts a word starts a comment.
 
-        Raises HeadraceError, with the line, for anything else, and if other users of the machine can read or write the file.
+        A budget is a word such as `output_rows=1000000`; all lines of a user have the same ones. Raises HeadraceError, with the
+        line, for anything else, and if other users of the machine can read or write the file.
         """
         identities: dict[str, Identity] = {}
         lines: dict[str, int] = {}
+        budgets: dict[str, tuple[tuple[str, int], ...]] = {}
         for number, line in enumerate(_read_private_file(path).splitlines(), 1):
             words = _COMMENT_PATTERN.sub("", line).split()
             if not words:
                 continue
             try:
                 token, identity = _parse_entry(words, lines)
+                _check_same_budget(identity, budgets)
             except HeadraceError as error:
                 message = f"invalid line {number} in token file '{path}': {error.message}"
                 raise HeadraceError(message, detail=error.detail, hint=error.hint) from None
@@ -129,15 +134,16 @@ _MIN_TOKEN_LENGTH = 16
 _COMMENT_PATTERN = re.compile(r"(^|\s)#.*")
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)  # the characters of a bearer token in RFC 6750
 _GENERATION_HINT = "make a new token: openssl rand -hex 24"
+_LIMIT_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _ROLES_BY_LABEL = {role.label: role for role in Role}
 
 
 def _parse_entry(words: Sequence[str], known_lines: Mapping[str, int]) -> tuple[str, Identity]:
     """Return the token and the identity of a line, given the lines of earlier tokens; messages never quote a token."""
     hint = f"write a role ({', '.join(_ROLES_BY_LABEL)}), a user and a token: 'write ann 1f0c…'"
-    if len(words) != 3:
-        raise HeadraceError(f"it has {len(words)} words, not 3", hint=hint)
-    label, user, token = words
+    if len(words) < 3:
+        raise HeadraceError(f"it has {len(words)} words, not 3 or more", hint=hint)
+    label, user, token = words[:3]
     if label not in _ROLES_BY_LABEL:
         raise HeadraceError(f"unknown role '{label[:40]}'", hint=hint)
     check_name("user", user)
@@ -147,7 +153,29 @@ def _parse_entry(words: Sequence[str], known_lines: Mapping[str, int]) -> tuple[
         raise HeadraceError("its token has characters that a header cannot carry", hint=_GENERATION_HINT)
     if token in known_lines:
         raise HeadraceError(f"its token is also in line {known_lines[token]}", hint=_GENERATION_HINT)
-    return token, Identity(user, _ROLES_BY_LABEL[label])
+    return token, Identity(user, _ROLES_BY_LABEL[label], _parse_budget(words[3:]))
+
+
+def _parse_budget(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Return the limits of a budget; messages do not quote the words, of which one may be a token in the wrong place."""
+    limits: dict[str, int] = {}
+    for number, word in enumerate(words, 4):
+        name, _, limit = word.partition("=")
+        if name not in BUDGET_NAMES or not _LIMIT_PATTERN.fullmatch(limit):
+            hint = f"after the token, write budgets only: {'=…, '.join(BUDGET_NAMES)}=…"
+            raise HeadraceError(f"its word {number} is not a budget", hint=hint)
+        if name in limits:
+            raise HeadraceError(f"it has two budgets {name}")
+        limits[name] = int(limit)
+    return tuple(sorted(limits.items()))
+
+
+def _check_same_budget(identity: Identity, known: dict[str, tuple[tuple[str, int], ...]]) -> None:
+    """Raise HeadraceError if an earlier line gives the same user another budget."""
+    if known.setdefault(identity.user, identity.budget) != identity.budget:
+        raise HeadraceError(
+            f"user '{identity.user}' has another budget in an earlier line", hint="give all lines the same budget"
+        )
 
 
 def _read_private_file(path: Path) -> str:

@@ -31,6 +31,13 @@ class _BaseDeclaration(RequestBody):
     name: StreamName
     time: str = Field(min_length=1, description="The event-time column.")
     watermark: str = Field(default="0 seconds", description="Delay of the watermark: how far rows may be out of order.")
+    max_ahead: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Rows further in the future than this, such as '1 hour', are dropped and counted. Without it, one day for "
+        "source tcp, and no limit for others.",
+    )
 
 
 class MemoryStream(_BaseDeclaration):
@@ -206,7 +213,7 @@ class DeclaredStreams:
         put_document(self._store, STREAMS_FILE, [stream.model_dump(mode="json") for stream in streams])
 
     def _declare(self, stream: Any, source: Source) -> None:
-        self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark)
+        self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark, max_ahead=stream.max_ahead)
 
 
 def _read_declarations(store: Store, *, was_served: bool) -> list[Any]:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ from headrace.errors import NotFoundError
 from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.runtime.query_stats import QueryStats
-from headrace.service.admission import ServiceLimits, check_latency_bound
+from headrace.service.admission import ServiceLimits, cap_budget, check_latency_bound, choose_budget
 from headrace.service.allowed_roots import AllowedRoots
 from headrace.service.auth import Identity, Role, TokenRegistry
 from headrace.service.declared_streams import DeclaredStreams
@@ -136,13 +136,14 @@ class ServiceHost:
             raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {live_names}")
         return query
 
-    def add(self, sql: str, name: str | None, holder: Identity) -> Query:
-        """Add a query for a user; raises if it is rejected."""
+    def add(self, sql: str, name: str | None, holder: Identity, budget: Mapping[str, int]) -> Query:
+        """Add a query for a user, with these limits of its budget; raises if it is rejected."""
         self._check_sql_length(sql)
+        chosen_budget = choose_budget(budget, self.session.budget, holder)
         with self._change_lock:
             self._check_query_count(holder.user)
             self._check_latency(sql)
-            return self.session.add(sql, name=name, owner=holder.user)
+            return self.session.add(sql, name=name, owner=holder.user, budget=chosen_budget)
 
     def _check_latency(self, sql: str) -> None:
         if self.limits.latency_s is not None:
@@ -162,17 +163,22 @@ class ServiceHost:
                 hint = "try again later" if count == waiting else "remove a query"
                 raise HttpRequestError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
 
-    def replace(self, name: str, sql: str, holder: Identity) -> Query:
+    def replace(self, name: str, sql: str, holder: Identity, budget: Mapping[str, int]) -> Query:
         """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither.
 
-        The owner stays the same. Raises HttpRequestError if the query belongs to another user.
+        The owner stays the same, and so does the budget, unless limits are given or the user has lower ones by now. Raises
+        HttpRequestError if the query belongs to another user.
         """
         self._check_sql_length(sql)
         with self._change_lock:
             owner = self._check_owner(name, holder)
+            kept = self.session.query(name).budget
+            new_budget = (
+                choose_budget(budget, self.session.budget, holder) if budget else cap_budget(kept, self.session.budget, holder)
+            )
             self._check_query_count(owner, replaced=name)
             self._check_latency(sql)
-            return self.session.replace(name, sql, owner=owner)
+            return self.session.replace(name, sql, owner=owner, budget=None if new_budget == kept else new_budget)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""

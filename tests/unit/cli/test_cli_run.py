@@ -178,6 +178,30 @@ ONE_QUERY = '[queries.a]\nsql = "SELECT k FROM t"\nsink = "jsonl:out/a"\n'
 TWO_QUERIES = ONE_QUERY + '[queries.b]\nsql = "SELECT v FROM t"\nsink = "jsonl:out/b"\n'
 
 
+def test_a_query_over_its_budget_fails_with_the_figure(headrace, session_file):
+    queries = """
+[queries.good]
+sql = "SELECT k FROM t"
+[queries.bad]
+sql = "SELECT v FROM t"
+budget = {output_rows = 2}
+"""
+    result = headrace("run", session_file(queries=queries), "--once", "--json", *LOCAL)
+    assert result.code == 1
+    summaries = result.document["queries"]
+    assert summaries["bad"]["error"] == "query emits 5 rows in a micro-batch, more than 2 (output_rows)"
+    assert (summaries["good"]["status"], summaries["good"]["rows"]) == ("live", 5)
+
+
+def test_rows_too_far_in_the_future_are_dropped(headrace, session_file, tmp_path):
+    path = session_file(stream='max_ahead = "1 hour"')
+    (tmp_path / "data" / "c.csv").write_text("k,v,time\n9,10,9999-01-01T00:00:01Z\n")
+    result = headrace("run", path, "--once", "--json", *LOCAL)
+    assert result.code == 0
+    assert result.document["streams"]["t"]["ahead"] == 1
+    assert "1 rows too far in the future" in headrace("run", path, "--once", *LOCAL).out
+
+
 def test_a_query_deleted_from_the_file_is_removed(headrace, session_file):
     headrace("run", session_file(queries=TWO_QUERIES), "--once", *LOCAL)
     result = headrace("run", session_file(queries=ONE_QUERY), "--once", "--json", *LOCAL)
@@ -191,6 +215,7 @@ def test_a_query_deleted_from_the_file_is_removed(headrace, session_file):
     [
         (("SELECT k", "SELECT v"), "query 'a' .* differs from its text in the checkpoint"),
         (("jsonl:out/a", "jsonl:out/c"), "query 'a' .* differs from its sink in the checkpoint"),
+        (("sink =", "budget = {output_rows = 99}\nsink ="), "query 'a' .* differs from its budget in the checkpoint"),
     ],
 )
 def test_a_changed_query_is_refused(headrace, session_file, change, message):

@@ -49,12 +49,21 @@ def load_refused(tmp_path: Path, text: str) -> str:
         (STREAM + 'source = "kafka"\n' + QUERY, "is 'kafka', which is not a source\ndetail: sources: files, rate"),
         (STREAM + "rows_per_second = 3\n" + QUERY, "unknown key 'streams.t.rows_per_second'"),
         (STREAM + 'watermark = "3 apples"\n' + QUERY, "'streams.t.watermark' .*invalid duration '3 apples'"),
+        (STREAM + 'max_ahead = "soon"\n' + QUERY, "'streams.t.max_ahead' .*invalid duration 'soon'"),
+        (STREAM + "max_ahead = 3\n" + QUERY, "'streams.t.max_ahead' .*is an integer, but must be a string"),
+        (STREAM + QUERY + "budget = 5\n", "'queries.q.budget' .*is an integer, but must be a table"),
+        (
+            STREAM + QUERY + "budget = {rows = 5}\n",
+            "'queries.q.budget' .*unknown budget 'rows'(.|\n)*budgets: output_rows, output_b",
+        ),
+        (STREAM + QUERY + "budget = {output_rows = 0}\n", "'queries.q.budget' .*budget output_rows is 0"),
+        (STREAM + QUERY + "budget = {output_rows = true}\n", "'queries.q.budget' .*budget output_rows is True"),
         (STREAM + 'header = "yes"\n' + QUERY, "must be true or false"),
         (STREAM + "[queries.q]\n", "key 'queries.q.sql' is missing"),
         (STREAM + QUERY + 'sink = "kafka:x"\n', "is 'kafka:x', which is not a sink\ndetail: sinks: memory, console"),
         (STREAM + QUERY + 'sink = "parquet"\n', "which is not a sink"),
         (STREAM + QUERY + 'sink = "memory:x"\n', "which is not a sink"),
-        (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink"),
+        (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink, budget"),
     ],
 )
 def test_invalid_session_files_are_refused(tmp_path, text, message):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -19,7 +21,7 @@ import headrace as hr
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import Range, TcpSource, read_range, tcp
 from headrace.connectors.source import RANGE_ROWS
-from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
+from headrace.connectors.tcp import ControlChannel, TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
 from headrace.runtime import source_health
 from headrace.storage.fault_points import install_fault_hook
@@ -374,7 +376,7 @@ def test_a_server_that_falls_silent_is_asked_again_after_a_delay_only(
         session.create_stream("m", memory, time="time")
         query = session.add("SELECT n FROM m")
         session.advance()
-        tcp_source._connection = TcpConnection(address, 0.2)
+        tcp_source._channel = ControlChannel(address)
         requests: list[str] = []
         exchange = TcpConnection._exchange
         monkeypatch.setattr(TcpConnection, "_exchange", lambda *args: requests.append(args[1]) or exchange(*args))
@@ -385,6 +387,107 @@ def test_a_server_that_falls_silent_is_asked_again_after_a_delay_only(
         assert query.results()["n"].to_pylist() == [0, 1, 2, 3, 4]
         assert session.streams()["s"]["status"] == "degraded"
         assert requests == ["status"]
+
+
+class PausableProxy:
+    """Forwards connections to a server; while it is paused, nothing passes."""
+
+    def __init__(self, target: str) -> None:
+        self._target, self._flowing = parse_address(target), threading.Event()
+        self._flowing.set()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def pause(self) -> None:
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client = self._listening.accept()[0]
+                server = socket.create_connection(self._target)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+
+    def _forward(self, origin: socket.socket, destination: socket.socket) -> None:
+        with contextlib.suppress(OSError), origin, destination:
+            while data := origin.recv(1 << 16):
+                self._flowing.wait()
+                destination.sendall(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resume()
+        self._listening.close()
+
+
+def test_a_server_that_falls_silent_delays_nobody(rig: InProcessDriver, tmp_path: Path):
+    with PausableProxy(rig.address) as proxy, hr.Session(tmp_path, backend="local") as session:
+        memory = hr.MemorySource("n INT, time TIMESTAMP")
+        session.create_stream("s", hr.TcpSource(proxy.address, "fields"), time="time")
+        session.create_stream("m", memory, time="time")
+        of_s, of_m = session.add("SELECT f1 FROM s"), session.add("SELECT n FROM m")
+        rig.start(1000)
+        rig.advance(1)
+        session.advance()
+        read_before = of_s.emitted
+        assert read_before > 0
+        proxy.pause()
+        rig.advance(1)
+        seconds = []
+        for n in range(5):  # each of them tries the degraded stream again
+            memory.append([{"n": n, "time": "2024-01-01T00:00:00Z"}])
+            started = time.monotonic()
+            session.advance()
+            seconds.append(time.monotonic() - started)
+        assert of_m.results()["n"].to_pylist() == [0, 1, 2, 3, 4]
+        assert session.streams()["s"]["status"] == "degraded"
+        assert "cannot be reached" in session.streams()["s"]["error"]
+        assert sum(seconds) < 2.0, seconds
+        assert sum(seconds[1:]) < 1.0, seconds
+        with pytest.raises(SourceError, match="cannot be reached"):
+            session.drain()
+        proxy.resume()
+        deadline = time.monotonic() + 20
+        while of_s.emitted == read_before and time.monotonic() < deadline:
+            session.advance()
+            time.sleep(0.01)
+        session.drain()
+        assert session.streams()["s"]["status"] == "ok"
+        assert of_s.emitted == rig.request("totals")["produced"]
+
+
+@pytest.mark.parametrize("longest_wait", [0.05, 1.0])
+def test_a_slow_server_is_read_nevertheless(
+    rig: InProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest_wait: float
+):
+    """The driver waits as long as the server takes, or reads what the newest answer has."""
+    exchange = TcpConnection._exchange
+
+    def exchange_slowly(*args: Any) -> Any:
+        time.sleep(0.1)
+        return exchange(*args)
+
+    monkeypatch.setattr(tcp, "_PROMPT_SECONDS", 0.05)
+    monkeypatch.setattr(tcp, "_SLOW_SECONDS", longest_wait)
+    monkeypatch.setattr(source_health, "FIRST_DELAY_SECONDS", 0.01)
+    with hr.Session(tmp_path, backend="local") as session:
+        session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
+        query = session.add("SELECT f1 FROM s")
+        rig.start(1000)
+        rig.advance(1)
+        monkeypatch.setattr(TcpConnection, "_exchange", exchange_slowly)
+        session.start()
+        assert session.wait(lambda: query.emitted == 1000, 20)
+        rig.advance(1)
+        assert session.wait(lambda: query.emitted == 2000, 20)
+        session.stop()
 
 
 def test_dropping_a_stream_leaves_the_group(rig: InProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from headrace.engine.compute.columns import EvaluationResult
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.worker_limits import limit_seconds
-from headrace.errors import OperatorError, SchemaError
+from headrace.errors import NameTakenError, OperatorError, SchemaError
 from headrace.model.expression import Call, Column, Literal
 
 STRING = pa.string()
@@ -42,6 +42,27 @@ def test_a_query_that_emits_too_many_rows_fails(open_harness):
     assert read_columns(bad, "n") == list(range(8))
     assert len(read_columns(rich, "n")) == 20
     assert read_columns(good, "n") == sorted([*range(5), *range(5)])
+
+
+def test_limits_that_a_budget_does_not_name_are_those_of_the_session(open_harness):
+    session = open_harness(budget={"output_rows": 9, "state_bytes": 99}).session
+    query = session.add("SELECT n FROM s", name="q", budget={"output_rows": 5})
+    assert (query.budget.output_rows, query.budget.state_bytes) == (5, 99)
+    assert session.add("SELECT n FROM s").budget == session.budget == hr.QueryBudget(output_rows=9, state_bytes=99)
+
+
+def test_a_budget_survives_replacement_and_restart(open_harness):
+    harness = open_harness()
+    harness.session.add("SELECT n FROM s", name="q", budget={"output_rows": 5})
+    harness.session.advance()
+    assert harness.session.replace("q", "SELECT n FROM s WHERE n > 0").budget.output_rows == 5
+    harness.session.advance()
+    recovered = harness.restart()
+    assert recovered.query("q").budget.output_rows == 5
+    with pytest.raises(NameTakenError, match="query 'q' already exists with another budget"):
+        recovered.add("SELECT n FROM s WHERE n > 0", name="q", budget={"output_rows": 6})
+    assert recovered.add("SELECT n FROM s WHERE n > 0", name="q").budget.output_rows == 5
+    assert recovered.replace("q", "SELECT n FROM s", budget={"output_rows": 7}).budget.output_rows == 7
 
 
 def test_rows_of_all_partitions_count(open_harness):

@@ -83,6 +83,44 @@ def test_cascade_removes_the_queries_in_the_same_batch_and_deletes_the_state(two
             assert recovered.find("q").results().num_rows == query.emitted
 
 
+@pytest.mark.parametrize("ending", ["removed", "failed"])
+@pytest.mark.parametrize("declared_again", [False, True])
+def test_results_of_an_ended_query_keep_their_columns_after_a_restart(
+    two_streams: SessionHarness, ending: str, declared_again: bool
+):
+    """The query has emitted no row, so that its columns are in no result; a later stream of the name has other columns."""
+    session = two_streams.session
+    failing = ", CAST(9223372036854775807 AS BIGINT) + n AS k" if ending == "failed" else ", k"
+    query = session.add(f"SELECT n{failing} FROM s WHERE n > 100", name="q")
+    session.advance()
+    if ending == "failed":
+        two_streams.tick(1, n=101)
+    columns = query.schema
+    session.drop_stream("s", cascade=True)
+    session.advance()
+    two_streams.kill()
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        if declared_again:
+            recovered.create_stream("s", hr.MemorySource("n STRING, k DATE, time TIMESTAMP"), time="time")
+        found = recovered.find("q")
+        assert found.status == ending
+        assert found.results() == columns.empty_table()
+
+
+def test_an_ended_query_of_an_older_checkpoint_says_why_its_columns_are_unknown(two_streams: SessionHarness):
+    session = two_streams.session
+    session.add("SELECT n FROM s WHERE n > 100", name="q")
+    session.advance()
+    session.drop_stream("s", cascade=True)
+    session.advance()
+    two_streams.kill()
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        recovered.find("q")._record.schema = None  # as the checkpoints of earlier versions
+        with pytest.raises(SessionError, match="columns of query 'q' are unknown") as caught:
+            recovered.find("q").results()
+        assert "stream 's'" in caught.value.detail
+
+
 def test_the_name_can_be_declared_again_at_once_as_a_new_stream(two_streams: SessionHarness):
     session = two_streams.session
     two_streams.tick(1, 2)
@@ -105,9 +143,8 @@ def test_the_name_can_be_declared_again_at_once_as_a_new_stream(two_streams: Ses
 def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: SessionHarness, step: str):
     session = two_streams.session
     two_streams.tick(1)
-    session.drop_stream("s")
     two_streams.other.append(make_rows(1, n=9))
-    two_streams.kill_during(session.advance, step)
+    two_streams.kill_during(lambda: (session.drop_stream("s"), session.advance()), step)
     install_fault_hook(two_streams.directory, None)
     with hr.Session(two_streams.directory, backend="local") as recovered:
         assert set(recovered.streams()) == ({"s", "t"} if step == "log" else {"t"})
@@ -125,6 +162,55 @@ def test_a_logged_drop_survives_a_crash_and_revives_nothing(two_streams: Session
         source.append(make_rows(1, n=3))
         recovered.advance()
         assert read_columns(query, "n") == [3]
+
+
+@pytest.mark.parametrize("was_logged", [False, True])
+def test_a_drop_that_was_acknowledged_survives_a_crash_before_any_batch(two_streams: SessionHarness, was_logged: bool):
+    """Rows ─ [a batch, further rows] ─ s is dropped with its query, and that returns ─ crash ─ s is declared as a new stream."""
+    session = two_streams.session
+    session.add("SELECT n FROM s", name="of_s")
+    two_streams.append_rows(1)
+    if was_logged:
+        session.advance()
+        two_streams.append_rows(2)
+    session.drop_stream("s", cascade=True)
+    two_streams.kill()
+    with hr.Session(two_streams.directory, backend="local") as recovered:
+        assert "s" not in recovered.streams()
+        assert [query.name for query in recovered.queries()] == ["of_t"]
+        recovered.create_stream("s", hr.MemorySource("word STRING, time TIMESTAMP"), time="time")
+        query = recovered.add("SELECT word FROM s")
+        recovered.advance()
+        assert recovered.streams()["s"]["rows"] == 0
+        assert read_columns(query, "word") == []
+
+
+def test_a_drop_waits_for_the_running_batch_and_for_no_other(two_streams: SessionHarness):
+    session, entered, released = two_streams.session, threading.Event(), threading.Event()
+
+    def block(step: str) -> None:
+        if step == "planned":
+            entered.set()
+            assert released.wait(20)
+
+    install_fault_hook(two_streams.directory, block)
+    two_streams.other.append(make_rows(1, n=9))
+    batch = threading.Thread(target=session.advance)
+    batch.start()
+    assert entered.wait(10)
+    dropping = threading.Thread(target=session.drop_stream, args=("s",))
+    dropping.start()
+    with session._state_changed:
+        assert session._state_changed.wait_for(lambda: set(session.streams()) == {"t"}, 10)
+    session.add("SELECT n FROM t", name="accepted_meanwhile")
+    dropping.join(0.05)
+    assert dropping.is_alive()
+    released.set()
+    for thread in (batch, dropping):
+        thread.join(10)
+        assert not thread.is_alive()
+    session.advance()
+    assert list_source_folders(two_streams) == ["t"]
 
 
 @pytest.mark.parametrize("is_final", [False, True])

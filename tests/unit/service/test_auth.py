@@ -65,7 +65,13 @@ class TestTokenFile:
             (f"Write ann {ANN}", "invalid line 1 .*: unknown role 'Write'"),
             (f"write:none ann {ANN}", "unknown role 'write:none'"),
             ("read rita", "it has 2 words, not 3"),
-            (f"read rita {READ} more", "it has 4 words, not 3"),
+            (f"read rita {ADMIN} {READ}", "invalid line 1 .*: its word 4 is not a budget"),
+            (f"read rita {ADMIN} output_rows=5 state_bytes={READ}", "invalid line 1 .*: its word 5 is not a budget"),
+            (f"read rita {READ} output_rows=0", "its word 4 is not a budget"),
+            (f"read rita {READ} output_rows=1e6", "its word 4 is not a budget"),
+            (f"read rita {READ} rows=5", "its word 4 is not a budget"),
+            (f"read rita {READ} output_rows=5 output_rows=6", "it has two budgets output_rows"),
+            (f"write ann {ANN} output_rows=5\nread ann {READ}", "invalid line 2 .*: user 'ann' has another budget"),
             ("read rita short", "fewer than 16 characters"),
             (f"read rita {READ[:8]}#{READ[:8]}", "characters that a header cannot carry"),
             (f"read rita {READ}é", "characters that a header cannot carry"),
@@ -80,6 +86,13 @@ class TestTokenFile:
         assert str(tmp_path / "tokens") in str(refused.value)
         assert READ[:8] not in str(refused.value)
         assert ADMIN not in str(refused.value)
+
+    def test_budgets_follow_the_token(self, tmp_path: Path):
+        lines = f"write ann {ANN} state_bytes=9 output_rows=1000 # small\nread ann {READ} output_rows=1000 state_bytes=9\n"
+        tokens = TokenRegistry.load(write_tokens(tmp_path / "tokens", lines))
+        limits = (("output_rows", 1000), ("state_bytes", 9))
+        assert tokens.identify(ANN) == Identity("ann", Role.write, limits)
+        assert tokens.identify(READ) == Identity("ann", Role.read, limits)
 
     @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644])
     def test_a_file_that_others_can_read_or_write_is_refused(self, tmp_path: Path, mode: int):

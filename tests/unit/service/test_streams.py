@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace as hr
 from headrace.service import declared_streams
 from support.in_process_service import COLUMNS, Service, timestamp, wait_until
 
@@ -58,6 +59,19 @@ def test_streams_survive_a_restart(service: Service):
     assert {stream["name"]: stream["source"] for stream in after} == {stream["name"]: stream["source"] for stream in before}
 
 
+def test_rows_ahead_are_dropped_also_after_a_restart(service: Service):
+    with hr.connect(service.url) as session:
+        session.create_stream("early", hr.MemorySource(COLUMNS), time="time", max_ahead="1 hour")
+        session.append("early", [{"user_id": 1, "time": "9999-01-01T00:00:00Z"}])
+        service.wait_until(lambda: service.session.streams()["early"]["ahead"] == 1)
+    service.restart()
+    with hr.connect(service.url) as session:
+        session.append("early", [{"user_id": 1, "time": "9999-01-01T00:00:00Z"}])
+        service.wait_until(lambda: service.session.streams()["early"]["ahead"] == 2)
+        assert session.streams()["early"]["max_ahead_seconds"] == 3600
+        assert session.streams()["purchases"]["max_ahead_seconds"] is None
+
+
 def test_an_invalid_stream_is_refused_and_not_saved(service: Service):
     invalid_declarations = [
         {"source": "memory", "name": "purchases", "columns": COLUMNS, "time": "time"},  # taken
@@ -65,6 +79,8 @@ def test_an_invalid_stream_is_refused_and_not_saved(service: Service):
         {"source": "memory", "name": "a", "columns": COLUMNS, "time": "nope"},
         {"source": "memory", "name": "a b", "columns": COLUMNS, "time": "time"},
         {"source": "memory", "name": "a", "columns": COLUMNS, "time": "time", "watermark": "soon"},
+        {"source": "memory", "name": "a", "columns": COLUMNS, "time": "time", "max_ahead": "soon"},
+        {"source": "memory", "name": "a", "columns": COLUMNS, "time": "time", "max_ahead": 5},
         {"source": "rate", "name": "a", "rows_per_second": 0, "time": "time"},
         {"source": "tcp", "name": "a", "address": "127.0.0.1:1", "stream": "s", "time": "time"},
         {"source": "kafka", "name": "a", "time": "time"},

@@ -146,9 +146,9 @@ def open_file_session(file: SessionFile, backend: str) -> Session:
     session = Session(backend=backend, rows_per_batch=rows, master=master, functions=file.functions)
     try:
         for stream in file.streams:
-            session.create_stream(stream.name, stream.open(), time=stream.time, watermark=stream.watermark)
+            stream.declare(session)
         for query in file.queries:
-            session.add(query.sql, name=query.name)
+            session.add(query.sql, name=query.name, budget=query.budget)
     except BaseException:
         session.close()
         raise

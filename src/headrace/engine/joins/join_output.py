@@ -31,6 +31,7 @@ from headrace.model.expression import TRUE, Expression
 from headrace.model.types import TIMESTAMP
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.planner.components import Component
+from headrace.planner.join.normalized_join import format_expression
 from headrace.storage.result_files import BatchResults
 
 Integers = npt.NDArray[np.int64]
@@ -158,7 +159,8 @@ class JoinOutput:
             errors = rows.evaluate.errors(expression)
             if errors is not None:
                 mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)
-                self.failures.add_rows(queries[mask if row_ids is None else mask[row_ids]], rows.evaluate.message(expression))
+                message = format_expression(rows.evaluate.message(expression))
+                self.failures.add_rows(queries[mask if row_ids is None else mask[row_ids]], message)
 
     def _add_groups(self, spec: OutputSpec, query_id: int, groups: SessionRuns) -> None:
         group_lists = self._groups.setdefault(spec, (query_id, []))[1]

@@ -32,6 +32,25 @@ router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)
 WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the query is live.")]
 
 
+BudgetLimit = Annotated[int | None, Field(ge=1, strict=True)]
+
+
+class BudgetLimits(RequestBody):
+    """Limits of what a query may use in a micro-batch; a query that needs more fails, and its error has the figure.
+
+    A limit that is missing is that of the user, or of the service; only an admin may exceed these.
+    """
+
+    output_rows: BudgetLimit = Field(default=None, description="Rows of results.")
+    output_bytes: BudgetLimit = Field(default=None, description="Bytes of results, for each key partition.")
+    join_pairs: BudgetLimit = Field(default=None, description="Pairs of rows that its joins compare, for each key partition.")
+    state_bytes: BudgetLimit = Field(default=None, description="Bytes of state after the micro-batch.")
+
+    def to_limits(self) -> dict[str, int]:
+        """Return the given limits by name."""
+        return self.model_dump(exclude_none=True)
+
+
 class NewQuery(RequestBody):
     """A query to add."""
 
@@ -39,6 +58,7 @@ class NewQuery(RequestBody):
     name: str | None = Field(
         default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Generated if missing."
     )
+    budget: BudgetLimits = Field(default=BudgetLimits(), description="At most the budget of the user and the service.")
 
 
 class QueryText(RequestBody):
@@ -47,12 +67,27 @@ class QueryText(RequestBody):
     sql: str = Field(min_length=1)
 
 
+class NewQueryText(QueryText):
+    """The new SQL text of a query that is replaced."""
+
+    budget: BudgetLimits = Field(default=BudgetLimits(), description="By default that of the replaced query.")
+
+
 class QueryCost(BaseModel):
     """Estimated cost of a query, in seconds of work per second."""
 
     alone: float = Field(description="Standalone cost: if the query ran alone.")
     shared: float = Field(description="Shared cost: the query's part of the work for all queries.")
     share: float = Field(description="The shared cost as a fraction of the cost of all queries.")
+
+
+class BudgetInfo(BaseModel):
+    """What a query may use in a micro-batch."""
+
+    output_rows: int
+    output_bytes: int
+    join_pairs: int
+    state_bytes: int
 
 
 class QueryInfo(BaseModel):
@@ -70,6 +105,7 @@ class QueryInfo(BaseModel):
         description="From the request until the query was live; null before that, and after a restart."
     )
     owner: str = Field(description="User whose token added the query.")
+    budget: BudgetInfo
     rows_per_second: float = Field(description="Recently emitted rows per second.")
     latency_seconds: LatencyInfo | None = Field(
         description="Event-time latency: from the end of a window, or the time of a row, until its results were readable. Over "
@@ -102,6 +138,7 @@ def describe_query(query: Query, stats: QueryStats = NO_STATS) -> QueryInfo:
         late=query.late,
         deployment_seconds=query.deployment_seconds,
         owner=query.owner,
+        budget=BudgetInfo(**asdict(query.budget)),
         rows_per_second=live_stats.emission_rates.get(query.id, 0.0),
         latency_seconds=None if latency is None else LatencyInfo(**asdict(latency)),
         state_bytes=live_stats.state_bytes.get(query.id),
@@ -119,7 +156,7 @@ def list_queries(host: HostDep, _: ReadAccess) -> list[QueryInfo]:
 @router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **CONFLICT, **TOO_MANY_REQUESTS})
 async def add_query(new: NewQuery, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10) -> QueryInfo:
     """Add a query; 201 means that it is live, 202 that it is accepted and becomes live later."""
-    query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder)
+    query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder, new.budget.to_limits())
     return await _wait_and_describe(host, query, response, wait)
 
 
@@ -131,10 +168,10 @@ def get_query(name: str, host: HostDep, _: ReadAccess, query_id: QueryId = None)
 
 @router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **NOT_FOUND, **CONFLICT, **TOO_MANY_REQUESTS})
 async def replace_query(
-    name: str, text: QueryText, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10
+    name: str, text: NewQueryText, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10
 ) -> QueryInfo:
     """Replace the SQL text of a query: the old query ends and the new one starts with the same micro-batch."""
-    query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder)
+    query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder, text.budget.to_limits())
     return await _wait_and_describe(host, query, response, wait)
 
 

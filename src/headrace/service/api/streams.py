@@ -56,6 +56,7 @@ class StreamInfo(BaseModel):
     columns: list[ColumnInfo]
     time: str = Field(description="The event-time column.")
     delay_seconds: float = Field(description="Delay of the watermark: how far rows may be out of order.")
+    max_ahead_seconds: float | None = Field(description="How far in the future rows may be; null without a limit.")
     source: dict[str, Any]
     rows: int = Field(description="Rows read so far.")
     rows_per_second: float = Field(description="Recent rows per second of event time.")
@@ -95,6 +96,7 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
         columns=[ColumnInfo(**column) for column in describe_columns(Schema.parse(report["schema"]).to_arrow())],
         time=report["time"],
         delay_seconds=report["delay"] / 1e6,
+        max_ahead_seconds=None if report["max_ahead"] is None else report["max_ahead"] / 1e6,
         source=report["source"],
         rows=report["rows"],
         rows_per_second=host.stream_rate(name),
