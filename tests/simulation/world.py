@@ -33,7 +33,7 @@ from headrace.engine import failures, map_stage, reduce_stage, worker_cache
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import CheckpointError, HeadraceError, SourceError, StorageError
 from headrace.planner.changelog import root_query_id
-from headrace.runtime import coordinator, delivery
+from headrace.runtime import coordinator, delivery, sink_publication
 from headrace.storage import checkpoint, posix, result_log, store
 from headrace.storage.fault_points import install_fault_hook
 from properties.harness import RandomProbeOrders, RandomReplanner
@@ -203,6 +203,7 @@ class World:
         self._patch(delivery.ResultDelivery, "_start_threads", _deliver_at_once)
         self._patch(result_log, "ThreadPoolExecutor", _InlineExecutor)
         self._patch(result_log, "PACKED_FILES", _PACKED_FILES)
+        self._patch(sink_publication, "_THREADS", 1)
         for module in (map_stage, reduce_stage):
             self._patch(module, "blame", self._blame)
         install_fault_hook(self.path, self._reach_fault_point)
@@ -650,6 +651,7 @@ class World:
         self._read_all()
         self._collect()
         self._check_files()
+        self._check_sinks()
         self.session.close()
         self._session = None
 
@@ -700,6 +702,13 @@ class World:
             )
             if not is_known and folder != "queries":
                 raise ViolationError("orphaned file", name)
+
+
+    def _check_sinks(self) -> None:
+        """After a restart, no sink has files that are not published."""
+        for query in self.queries:
+            for path in (self.disk.root / query.name / "_pending").glob("*"):
+                raise ViolationError("orphaned file", str(path.relative_to(self.disk.root)))
 
 
 def _read_results(session: hr.Session, handle: hr.Query, after: int) -> dict[int, Rows]:
