@@ -202,13 +202,7 @@ PLANTED_BUGS = (
     PlantedBug(
         "recovery does not publish sink files",
         _PUBLICATION,
-        "        refused = self._publish(state, is_recovery=True)\n",
-        "        refused, state.unpublished = {}, {}\n",
-    ),
-    PlantedBug(
-        "sink files that the disk refuses are forgotten",
-        _PUBLICATION,
-        "        state.unpublished = unpublished\n",
+        "        self._plan_retry(self._publish(state, is_recovery=True))\n",
         "        state.unpublished = {}\n",
     ),
     PlantedBug(

@@ -162,6 +162,7 @@ class Workload:
         self._rows = RowMaker(draw)
         self._faults = {fault for fault in _FAULTS if draw.random() < 0.4}
         self._names = 0
+        self._prefers_files = seed % 3 == 0  # every second query writes files, without a draw: other seeds stay as they are
         self._queries = draw.sample(QUERIES, 6)
         self._kinds: list[tuple[Callable[[], s.Step], float]] = [
             (self._append, 5.0),
@@ -239,6 +240,8 @@ class Workload:
         self._names += 1
         sinks = ("memory",) * 8 + ("callback", "callback", "jsonl", "raising" if "raising" in self._faults else "jsonl")
         sink = draw.choice(sinks)
+        if sink == "memory" and self._prefers_files and self._names % 2:
+            sink = "jsonl"
         sql = draw.choice(CALLBACK_QUERIES) if sink in {"callback", "raising"} else self._query()
         return s.AddQuery(f"q{self._names}", sql, sink)
 

@@ -297,9 +297,17 @@ class World:
         last = self.session.last_batch
         if last + 1 < len(self.history.batches):
             raise ViolationError("lost batches", f"batch {len(self.history.batches) - 1} was committed; now the last is {last}")
+        self._check_visible_files(last)
         for batch in range(len(self.history.batches), last + 1):
             self.history.batches.append(self._observed.pop(batch, BatchInput()))
             self._note(f"    batch {batch}: {self.history.batches[-1]}")
+
+    def _check_visible_files(self, last_batch: int) -> None:
+        """At no time has a file sink rows of a batch that is not committed."""
+        for query in (query for query in self.queries if query.sink == "jsonl"):
+            for batch in _list_sink_batches(self.disk.root / query.name):
+                if batch > last_batch:
+                    raise ViolationError("uncommitted rows", f"{query.key}: batch {batch} after {last_batch}")
 
     def _reconcile(self) -> None:
         """Compare the queries of a new session with those that clients know, and repeat what was not acknowledged."""
@@ -735,8 +743,16 @@ def _read_sink(folder: Path) -> dict[int, Rows]:
     found: dict[int, Rows] = {}
     for path in sorted(folder.glob("part-*.jsonl")):
         rows = [_parse_times(json.loads(line)) for line in path.read_text().splitlines()]
-        found.setdefault(int(path.name.split("-")[1]), []).extend(rows)
+        found.setdefault(_find_batch(path), []).extend(rows)
     return found
+
+
+def _list_sink_batches(folder: Path) -> set[int]:
+    return {_find_batch(path) for path in folder.glob("part-*.jsonl")}
+
+
+def _find_batch(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def _parse_times(row: dict[str, Any]) -> dict[str, Any]:

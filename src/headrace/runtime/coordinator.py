@@ -466,8 +466,8 @@ class Coordinator:
         return self.optimizers.window_joins.collect_statistics(self.state)
 
     def has_work(self) -> bool:
-        """Return whether a source has new rows or an unfinished batch must be run again."""
-        return self.unfinished_entry is not None or any(
+        """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
+        return self.unfinished_entry is not None or self.publisher.has_first_retry or any(
             self.sources.has_new_rows(name, self.state.streams[name].position)
             for name in self.sources
             if name not in self.dropping

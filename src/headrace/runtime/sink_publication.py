@@ -46,6 +46,7 @@ class SinkPublisher:
         self._letter_folders: set[str] = set()  # those known to this session
         self._ended: set[int] = set()  # queries whose end is a command already
         self._pool: ThreadPoolExecutor | None = None
+        self.has_first_retry = False  # whether a publication was refused, and not tried again yet
 
     def check_reports(self, reports: Sequence[ReduceReport]) -> None:
         """Check, before the commit, that the driver sees all files that workers report.
@@ -73,19 +74,21 @@ class SinkPublisher:
 
     def publish(self, state: EngineState) -> None:
         """Publish the files of a batch that was just committed; those that the disk refuses are tried again by `retry`."""
-        refused = self._publish(state)
+        self._plan_retry(self._publish(state))
+
+    def _plan_retry(self, refused: Mapping[int | str, HeadraceError]) -> None:
+        self.has_first_retry = bool(refused)
         for error in refused.values():
             _LOG.warning("sink files are not published yet: %s", error)
 
     def retry(self, state: EngineState) -> None:
-        """Publish what was refused; what is refused again fails its query, or degrades its stream, and is tried again."""
+        """Publish what was refused. What is refused again fails its query, or degrades its stream, and is tried before each batch."""
+        self.has_first_retry = False
         self._fail_owners(state, self._publish(state))
 
     def recover(self, state: EngineState, tasks: Iterable[Sequence[Range]]) -> None:
         """Publish what the newest manifest names, and sweep all sinks; `tasks` are those of the unfinished batch."""
-        refused = self._publish(state, is_recovery=True)
-        for error in refused.values():
-            _LOG.warning("sink files are not published yet: %s", error)
+        self._plan_retry(self._publish(state, is_recovery=True))
         self.sweep(state, (), tasks, everything=True)
 
     def _publish(self, state: EngineState, *, is_recovery: bool = False) -> dict[int | str, HeadraceError]:

@@ -269,19 +269,23 @@ def _publish_exclusively(scratch: Path, path: Path) -> None:
 
 
 def _give_second_name(path: Path, target: Path) -> None:
-    """Give a file a second name, so that it has a durable one at every moment; without hard links, rename it."""
+    """Give a file a second name, so that it has a durable one at every moment; without hard links, rename it.
+
+    Nothing happens if the file has the second name only: an earlier attempt got so far.
+    """
     try:
-        _files.link(path, target)
-    except FileExistsError:
-        if not target.samefile(path):  # a file of another run has the name
+        try:
+            _files.link(path, target)
+        except FileExistsError:
+            if not target.samefile(path):  # the name is that of another file
+                _files.rename(path, target)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
             _files.rename(path, target)
     except FileNotFoundError:
-        if not target.exists():  # otherwise it has only its new name, by an earlier attempt
+        if not target.exists():
             raise
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        _files.rename(path, target)
 
 
 def _discard_scratch(scratch: Path) -> None:
