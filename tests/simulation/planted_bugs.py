@@ -206,12 +206,6 @@ PLANTED_BUGS = (
         "        state.unpublished = {}\n",
     ),
     PlantedBug(
-        "sink files of failed queries are published",
-        _OUTCOME,
-        "            if root_query_id(part) not in failed:\n",
-        "            if True:\n",
-    ),
-    PlantedBug(
         "sink files that do not count are published",
         "connectors/pending_files.py",
         "            store.delete(key)\n",

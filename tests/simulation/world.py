@@ -556,7 +556,8 @@ class World:
             raise ViolationError("two sessions", "a second session opened the checkpoint")
 
     def _arm_crash(self, step: s.Crash) -> None:
-        self.disk.crash_after, self._power = step.after, (step.power, step.seed)
+        self.disk.crash(step.after, step.at)
+        self._power = (step.power, step.seed)
 
     def _fill_disk(self, step: s.FillDisk) -> None:
         self.disk.fill(step.after, step.count)
@@ -710,7 +711,6 @@ class World:
             )
             if not is_known and folder != "queries":
                 raise ViolationError("orphaned file", name)
-
 
     def _check_sinks(self) -> None:
         """After a restart, no sink has files that are not published."""

@@ -2,7 +2,7 @@
 
 A worker writes a file to the sub-folder `_pending` of a sink, under a name that no other attempt uses, and reports it. The
 manifest of the batch names the files of the attempts that count. After the commit the driver publishes these: it gives them their
-visible names. All others are swept. Readers of folders (Spark, Hive, Arrow datasets, FileSource) ignore names that start with '_'.
+visible names. All others are swept. Readers (Spark, Hive, Arrow datasets, FileSource) ignore names that start with '_'.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sinks: destinations of query results.
 
-Sinks *written by workers* receive the rows of each partition before the batch is committed, as pending files, which readers do not
-see; the driver publishes those of the attempts that count after the commit (`pending_files`). Sinks *delivered by the driver*
+Sinks *written by workers* receive the rows of each partition before the batch is committed, as pending files, which no reader
+sees; the driver publishes those of the attempts that count after the commit (`pending_files`). Sinks *delivered by the driver*
 receive all rows of a batch after its commit.
 """
 

@@ -467,10 +467,14 @@ class Coordinator:
 
     def has_work(self) -> bool:
         """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
-        return self.unfinished_entry is not None or self.publisher.has_first_retry or any(
-            self.sources.has_new_rows(name, self.state.streams[name].position)
-            for name in self.sources
-            if name not in self.dropping
+        return (
+            self.unfinished_entry is not None
+            or self.publisher.has_first_retry
+            or any(
+                self.sources.has_new_rows(name, self.state.streams[name].position)
+                for name in self.sources
+                if name not in self.dropping
+            )
         )
 
     def close(self) -> None:

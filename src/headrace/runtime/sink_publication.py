@@ -82,7 +82,7 @@ class SinkPublisher:
             _LOG.warning("sink files are not published yet: %s", error)
 
     def retry(self, state: EngineState) -> None:
-        """Publish what was refused. What is refused again fails its query, or degrades its stream, and is tried before each batch."""
+        """Publish what was refused; what is refused again fails its query, or degrades its stream, and stays."""
         self.has_first_retry = False
         self._fail_owners(state, self._publish(state))
 
@@ -117,9 +117,7 @@ class SinkPublisher:
             else:
                 _LOG.warning("sink files of a query that has ended are not published: %s", error)
 
-    def sweep(
-        self, state: EngineState, failed: Collection[int], tasks: Iterable[Sequence[Range]], *, everything: bool
-    ) -> None:
+    def sweep(self, state: EngineState, failed: Collection[int], tasks: Iterable[Sequence[Range]], *, everything: bool) -> None:
         """Delete pending files that do not count: in the sinks of failed queries, in all sinks, or in some in turn.
 
         A late task of an earlier attempt may write a file at any time, so that every sink has its turn again and again.
@@ -145,9 +143,7 @@ class SinkPublisher:
         except (OSError, StorageError) as error:
             _LOG.warning("pending files in '%s' are not deleted yet: %s", folder, error)
 
-    def _run_parallel(
-        self, function: Callable[[_Item], _Result], items: Sequence[_Item], per_thread: int = 1
-    ) -> list[_Result]:
+    def _run_parallel(self, function: Callable[[_Item], _Result], items: Sequence[_Item], per_thread: int = 1) -> list[_Result]:
         """Return the results of a function for all items, in their order; several threads wait for the disk at once."""
         size = max(per_thread, -(-len(items) // _THREADS))
         if len(items) <= size:
@@ -189,7 +185,7 @@ def _check_visibility(file: PendingFile) -> SinkError | None:
     )
 
 
-def _try_to_publish(is_recovery: bool, files: Sequence[PendingFile]) -> tuple[HeadraceError | None, bool]:  # noqa: FBT001
+def _try_to_publish(is_recovery: bool, files: Sequence[PendingFile]) -> tuple[HeadraceError | None, bool]:
     """Publish the files of a sink; return the error, if any, and whether it is final.
 
     After a restart, a file that has no name any more was published, and a reader of the sink has deleted it, or moved it away.

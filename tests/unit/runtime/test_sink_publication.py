@@ -1,7 +1,7 @@
 """Sink files are visible when, and only when, their batch is committed; what the driver does not see fails its query.
 
- workers write _pending/… ─ driver checks ─ commit ─ publish ─ sweep
-                                                   └─ crash ─ recovery publishes first
+workers write _pending/… ─ driver checks ─ commit ─ publish ─ sweep
+                                                  └─ crash ─ recovery publishes first
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ def test_recovery_publishes_first_and_again_if_it_dies_there(harness: SessionHar
         harness.append_rows(second, n=second)
         harness.kill_during(harness.session.advance, "committed")
         assert read_rows(tmp_path / "out") == list(range(1, second))
-        with monkeypatch.context() as context, pytest.raises(Killed):
+        with monkeypatch.context() as context:
             context.setattr(posix.PosixStore, "rename", lambda *_: (_ for _ in ()).throw(Killed("publication")))
-            hr.Session(harness.directory, backend="local")
+            with pytest.raises(Killed):
+                hr.Session(harness.directory, backend="local")
         session = hr.Session(harness.directory, backend="local")  # sources are not attached, and no batch runs
         assert read_rows(tmp_path / "out") == list(range(1, second + 1))
         session._checkpoint.close()
@@ -94,7 +95,9 @@ def test_recovery_publishes_first_and_again_if_it_dies_there(harness: SessionHar
 def test_a_crash_in_the_middle_of_publication(open_harness, tmp_path: Path, monkeypatch):
     """Of the files of several partitions, some are linked, some are not; one is linked and still pending."""
     harness = open_harness(partitions=4)
-    harness.session.add("SELECT k, SUM(n) AS n FROM TUMBLE(s, '5 seconds') GROUP BY k", name="q", sink=f"jsonl:{tmp_path / 'out'}")
+    harness.session.add(
+        "SELECT k, SUM(n) AS n FROM TUMBLE(s, '5 seconds') GROUP BY k", name="q", sink=f"jsonl:{tmp_path / 'out'}"
+    )
     harness.source.append([row for k in range(40) for row in make_rows(1, k=k, n=k)])
     harness.session.advance()
     links: list[Path] = []
@@ -108,9 +111,10 @@ def test_a_crash_in_the_middle_of_publication(open_harness, tmp_path: Path, monk
             super().link(path, target)
 
     harness.append_rows(6)
-    with monkeypatch.context() as context, pytest.raises(Killed):
+    with monkeypatch.context() as context:
         context.setattr(posix, "_files", DyingDisk())
-        harness.session.advance()
+        with pytest.raises(Killed):
+            harness.session.advance()
     assert len(list((tmp_path / "out").glob("part-*"))) == 2
     assert len(list_pending(tmp_path / "out")) == 4
     harness.restart()
@@ -194,7 +198,9 @@ def test_a_driver_that_does_not_see_the_folder_after_a_restart_fails_the_query(h
 # --- what the driver does not see ------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_the_driver_does_not_see_fails_its_query_before_the_commit(harness: SessionHarness, tmp_path: Path, monkeypatch):
+def test_a_folder_that_the_driver_does_not_see_fails_its_query_before_the_commit(
+    harness: SessionHarness, tmp_path: Path, monkeypatch
+):
     hide_folders(monkeypatch, tmp_path / "hidden")
     hidden, shared = add_sink(harness, tmp_path / "hidden", "hidden"), add_sink(harness, tmp_path / "shared", "shared")
     memory = harness.session.add(SELECT, name="memory")
