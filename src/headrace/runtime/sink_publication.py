@@ -126,9 +126,9 @@ class SinkPublisher:
         sinks = [
             query.sink["path"]
             for query in state.queries.values()
-            if query.sink is not None
+            if (everything or query.id % _SWEEP_INTERVAL == turn or query.id in failed)
+            and query.sink is not None
             and "path" in query.sink
-            and (everything or query.id in failed or query.id % _SWEEP_INTERVAL == turn)
         ]
         if everything:
             options = (split.options.get("dead_letter") for split in chain.from_iterable(tasks))
