@@ -217,12 +217,6 @@ PLANTED_BUGS = (
         "                _files.sync(folder)\n        for key",
         "                pass\n        for key",
     ),
-    PlantedBug(
-        "rows of a query at two levels have one sink file",
-        "engine/result_writer.py",
-        "self._level * _PARTS_PER_LEVEL + self._flush_number",
-        "self._flush_number",
-    ),
     PlantedBug("the oldest query is blamed", "runtime/isolation.py", "(by_age[failing - 1], error)", "(by_age[0], error)"),
     PlantedBug(
         "a batch is not repeated without the culprit",

@@ -109,13 +109,13 @@ class SinkPublisher:
 
     def _fail_owners(self, state: EngineState, errors: Mapping[int | str, HeadraceError]) -> None:
         for owner, error in errors.items():
-            if isinstance(owner, str):
+            if isinstance(owner, str) and owner in state.streams:
                 self._health.record_failure(owner, to_source_error(owner, error))
-            elif owner in state.queries and state.queries[owner].live and owner not in self._ended:
+            elif isinstance(owner, int) and owner in state.queries and state.queries[owner].live and owner not in self._ended:
                 self._ended.add(owner)
                 self._command_queue.append(RemoveQuery(owner, str(error)))
             else:
-                _LOG.warning("sink files of a query that has ended are not published: %s", error)
+                _LOG.warning("sink files of a query or stream that has ended are not published: %s", error)
 
     def sweep(self, state: EngineState, failed: Collection[int], tasks: Iterable[Sequence[Range]], *, everything: bool) -> None:
         """Delete pending files that do not count: in the sinks of failed queries, in all sinks, or in some in turn.
