@@ -33,6 +33,7 @@ class SimulatedDisk(posix.FileOperations):
         self._random = random
         self.operations = 0
         self.crash_after: int | None = None
+        self._crash_at: tuple[str, int] | None = None  # the step from which operations are counted, and how many follow it
         self.is_dead = False
         self._full_from: int | None = None
         self._full_writes = 0
@@ -60,6 +61,8 @@ class SimulatedDisk(posix.FileOperations):
         if self.is_dead:
             raise Crashed(step)
         self.operations += 1
+        if self._crash_at is not None and self._crash_at[0] == step:
+            self.crash_after, self._crash_at = self._crash_at[1], None
         if self.crash_after is not None:
             if self.crash_after == 0:
                 self.kill()
@@ -82,15 +85,20 @@ class SimulatedDisk(posix.FileOperations):
         """Let `count` writes fail, after some more that succeed."""
         self._full_from, self._full_writes = after, count
 
-    def disarm(self) -> tuple[int | None, int | None, int]:
+    def crash(self, after: int, at: str = "") -> None:
+        """Let the process die after so many operations, counted from now or from the next step of a name on."""
+        self.crash_after, self._crash_at = (None, (at, after)) if at else (after, None)
+
+    def disarm(self) -> tuple[int | None, tuple[str, int] | None, int | None, int]:
         """Stop all faults; return them for `arm`."""
-        faults = self.crash_after, self._full_from, self._full_writes
-        self.arm(None, None, 0)
+        faults = self.crash_after, self._crash_at, self._full_from, self._full_writes
+        self.arm(None, None, None, 0)
         return faults
 
-    def arm(self, crash_after: int | None, full_from: int | None, full_writes: int) -> None:
+    def arm(self, crash_after: int | None, crash_at: tuple[str, int] | None, full_from: int | None, full_writes: int) -> None:
         """Arm the faults that `disarm` returned."""
-        self.crash_after, self._full_from, self._full_writes = crash_after, full_from, full_writes
+        self.crash_after, self._crash_at = crash_after, crash_at
+        self._full_from, self._full_writes = full_from, full_writes
 
     def _reach_write(self, write_part: Callable[[float], object]) -> None:
         """Count a write; if it fails, `write_part` leaves a fraction of its bytes."""

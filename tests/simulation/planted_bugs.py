@@ -67,6 +67,7 @@ def _find_code(code: CodeType, name: str) -> CodeType:
 
 
 _POSIX, _CHECKPOINT, _COORDINATOR = "storage/posix.py", "storage/checkpoint.py", "runtime/coordinator.py"
+_PUBLICATION = "runtime/sink_publication.py"
 _OUTCOME, _REDUCE, _MAP = "runtime/batch_outcome.py", "engine/reduce_stage.py", "engine/map_stage.py"
 
 PLANTED_BUGS = (
@@ -200,10 +201,28 @@ PLANTED_BUGS = (
         "        except BaseException:\n",
     ),
     PlantedBug(
-        "rows of a failed attempt stay in a sink",
+        "sink files are published before the commit",
         _COORDINATOR,
-        "        failed = discard_sink_output(opened, entry.batch)\n",
-        "        failed = {}\n",
+        "        self.checkpoint.commit(batch.state.batch, batch.state)\n",
+        "        self.publisher.publish(batch.state)\n        self.checkpoint.commit(batch.state.batch, batch.state)\n",
+    ),
+    PlantedBug(
+        "recovery does not publish sink files",
+        _PUBLICATION,
+        "        self._plan_retry(self._publish(state, is_recovery=True))\n",
+        "        state.unpublished = {}\n",
+    ),
+    PlantedBug(
+        "sink files that do not count are published",
+        "connectors/pending_files.py",
+        "            store.delete(key)\n",
+        "            store.rename({key: key.partition('-')[2].rpartition('-')[0] + '.jsonl'})\n",
+    ),
+    PlantedBug(
+        "names of published files are not synced",
+        _POSIX,
+        "                _files.sync(folder)\n        for key",
+        "                pass\n        for key",
     ),
     PlantedBug("the oldest query is blamed", "runtime/isolation.py", "(by_age[failing - 1], error)", "(by_age[0], error)"),
     PlantedBug(

@@ -105,11 +105,15 @@ class OpenTwice:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The process dies `after` so many durable operations; `power` says what the disk loses: nothing, all or some unsynced."""
+    """The process dies `after` so many durable operations; `power` says what the disk loses: nothing, all or some unsynced.
+
+    The operations are counted from the fault point `at` on, if there is one.
+    """
 
     after: int
     power: str = "nothing"
     seed: int = 0
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,12 +71,11 @@ def test_planted_bugs_still_fit(bug: PlantedBug) -> None:
     assert bug.find_functions()
 
 
-FILE_SINK_GAP = "files of sinks are named after batch and partition, not after the attempt: a late task overwrites them"
 WINDOWED = s.AddQuery("q", "SELECT window_start AS w0, COUNT(*) AS n FROM TUMBLE(alpha, '5 seconds')")
 TO_FILES = s.AddQuery("q", "SELECT id, x FROM alpha", "jsonl")
 
 
-@pytest.mark.parametrize("query", [WINDOWED, pytest.param(TO_FILES, marks=pytest.mark.xfail(reason=FILE_SINK_GAP))], ids=str)
+@pytest.mark.parametrize("query", [WINDOWED, TO_FILES], ids=str)
 def test_a_zombie_of_an_abandoned_attempt_does_no_harm(query: s.AddQuery) -> None:
     """The disk is full in the reduce stage ─ run again, the source fails ─ planned again with more rows ─ the first wakes up."""
     rows = [{**ROW, "id": second, "time": BASE + timedelta(seconds=second)} for second in (1, 2, 9)]

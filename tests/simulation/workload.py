@@ -74,6 +74,10 @@ _JOINS = (
         " JOIN SLIDING({0}, '3 seconds') c ON b.x = c.x"
     ),
 )
+_FAILING = (
+    "SELECT id, x + 2147483640 AS c FROM alpha",  # overflows, and fails, where x > 7
+    "SELECT window_start AS w0, k AS g, SUM(x) + 9223372036854775800 AS t FROM TUMBLE(beta, '4 seconds') GROUP BY k",  # for a key
+)
 _OTHER = (
     "SELECT window_start AS w0, key AS g, SUM(f1) AS t FROM TUMBLE(ticks, '6 seconds') GROUP BY key",
     "SELECT key, f2, time FROM ticks WHERE f1 > 4",
@@ -94,8 +98,7 @@ _OTHER = (
         " SELECT window_start AS v0, r.n AS n, b.id AS i FROM TUMBLE(r, '4 seconds') r"
         " JOIN TUMBLE(beta, '4 seconds') b ON r.g = b.k"
     ),
-    "SELECT id, x + 2147483640 AS c FROM alpha",  # overflows, and fails, where x > 7
-    "SELECT window_start AS w0, k AS g, SUM(x) + 9223372036854775800 AS t FROM TUMBLE(beta, '4 seconds') GROUP BY k",  # for a key
+    *_FAILING,
 )
 
 
@@ -162,6 +165,7 @@ class Workload:
         self._rows = RowMaker(draw)
         self._faults = {fault for fault in _FAULTS if draw.random() < 0.4}
         self._names = 0
+        self._prefers_files = seed % 2 == 0  # of a query that has no other sink; without a draw, so that other seeds stay
         self._queries = draw.sample(QUERIES, 6)
         self._kinds: list[tuple[Callable[[], s.Step], float]] = [
             (self._append, 5.0),
@@ -190,6 +194,9 @@ class Workload:
                 ),
                 1.0,
             )
+        if self._prefers_files and enabled & {"crash", "power"}:  # around the commit, and the publication after it
+            powers = ("nothing",) * ("crash" in enabled) + ("all", "some") * ("power" in enabled)
+            yield lambda: s.Crash(draw.randrange(10), draw.choice(powers), draw.getrandbits(30), "commit"), 1.0
         if "full" in enabled:
             yield lambda: s.FillDisk(draw.randrange(30), draw.choice((1, 1, 3, 8)), draw.getrandbits(30)), 0.5
         if "source" in enabled:
@@ -239,6 +246,9 @@ class Workload:
         self._names += 1
         sinks = ("memory",) * 8 + ("callback", "callback", "jsonl", "raising" if "raising" in self._faults else "jsonl")
         sink = draw.choice(sinks)
+        if sink == "memory" and self._prefers_files and self._names % 2:
+            sql = draw.choice((self._query(), *draw.choices(CALLBACK_QUERIES, k=2), draw.choice(_FAILING)))
+            return s.AddQuery(f"q{self._names}", sql, "jsonl")
         sql = draw.choice(CALLBACK_QUERIES) if sink in {"callback", "raising"} else self._query()
         return s.AddQuery(f"q{self._names}", sql, sink)
 

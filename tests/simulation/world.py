@@ -33,7 +33,7 @@ from headrace.engine import failures, map_stage, reduce_stage, worker_cache
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import CheckpointError, HeadraceError, SourceError, StorageError
 from headrace.planner.changelog import root_query_id
-from headrace.runtime import coordinator, delivery
+from headrace.runtime import coordinator, delivery, sink_publication
 from headrace.storage import checkpoint, posix, result_log, store
 from headrace.storage.fault_points import install_fault_hook
 from properties.harness import RandomProbeOrders, RandomReplanner
@@ -204,6 +204,7 @@ class World:
         self._patch(delivery.ResultDelivery, "_start_threads", _deliver_at_once)
         self._patch(result_log, "ThreadPoolExecutor", _InlineExecutor)
         self._patch(result_log, "PACKED_FILES", _PACKED_FILES)
+        self._patch(sink_publication, "_THREADS", 1)
         for module in (map_stage, reduce_stage):
             self._patch(module, "blame", self._blame)
         install_fault_hook(self.path, self._reach_fault_point)
@@ -315,9 +316,17 @@ class World:
         last = self.session.last_batch
         if last + 1 < len(self.history.batches):
             raise ViolationError("lost batches", f"batch {len(self.history.batches) - 1} was committed; now the last is {last}")
+        self._check_visible_files(last)
         for batch in range(len(self.history.batches), last + 1):
             self.history.batches.append(self._observed.pop(batch, BatchInput()))
             self._note(f"    batch {batch}: {self.history.batches[-1]}")
+
+    def _check_visible_files(self, last_batch: int) -> None:
+        """At no time has a file sink rows of a batch that is not committed."""
+        for query in (query for query in self.queries if query.sink == "jsonl"):
+            for batch in _list_sink_batches(self.disk.root / query.name):
+                if batch > last_batch:
+                    raise ViolationError("uncommitted rows", f"{query.key}: batch {batch} after {last_batch}")
 
     def _reconcile(self) -> None:
         """Compare the queries of a new session with those that clients know, and repeat what was not acknowledged."""
@@ -569,7 +578,8 @@ class World:
             raise ViolationError("two sessions", "a second session opened the checkpoint")
 
     def _arm_crash(self, step: s.Crash) -> None:
-        self.disk.crash_after, self._power = step.after, (step.power, step.seed)
+        self.disk.crash(step.after, step.at)
+        self._power = (step.power, step.seed)
 
     def _fill_disk(self, step: s.FillDisk) -> None:
         self.disk.fill(step.after, step.count)
@@ -673,6 +683,7 @@ class World:
         self._read_all()
         self._collect()
         self._check_files()
+        self._check_sinks()
         self.session.close()
         self._session = None
 
@@ -724,6 +735,12 @@ class World:
             if not is_known and folder != "queries":
                 raise ViolationError("orphaned file", name)
 
+    def _check_sinks(self) -> None:
+        """After a restart, no sink has files that are not published."""
+        for query in self.queries:
+            for path in (self.disk.root / query.name / "_pending").glob("*"):
+                raise ViolationError("orphaned file", str(path.relative_to(self.disk.root)))
+
 
 def _read_results(session: hr.Session, handle: hr.Query, after: int) -> dict[int, Rows]:
     """Return the rows of a query by batch; its columns need not be known any more."""
@@ -749,8 +766,16 @@ def _read_sink(folder: Path) -> dict[int, Rows]:
     found: dict[int, Rows] = {}
     for path in sorted(folder.glob("part-*.jsonl")):
         rows = [_parse_times(json.loads(line)) for line in path.read_text().splitlines()]
-        found.setdefault(int(path.name.split("-")[1]), []).extend(rows)
+        found.setdefault(_find_batch(path), []).extend(rows)
     return found
+
+
+def _list_sink_batches(folder: Path) -> set[int]:
+    return {_find_batch(path) for path in folder.glob("part-*.jsonl")}
+
+
+def _find_batch(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def _parse_times(row: dict[str, Any]) -> dict[str, Any]:

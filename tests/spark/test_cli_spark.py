@@ -30,7 +30,7 @@ def run_command(*words: object, cwd: Path) -> dict[str, Any]:
 def read_rows(directory: str) -> list[str]:
     """Return the rows of the files of a directory as sorted texts, floats rounded."""
     read: list[dict[str, Any]] = []
-    for path in Path(directory).iterdir():
+    for path in Path(directory).glob("part-*"):
         lines = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else map(json.loads, path.read_text().splitlines())
         read += lines
     return sorted(

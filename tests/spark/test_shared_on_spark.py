@@ -235,10 +235,13 @@ def test_bad_lines_are_skipped_and_a_stream_is_dropped(spark: Any, tmp_path: Pat
     with hr.Session(spark=spark) as session:
         session.create_stream("s", source, time="time")
         query = session.add("SELECT x FROM s")
+        session.add("SELECT x FROM s", name="files", sink=f"parquet:{tmp_path / 'out'}")
         session.advance()
         assert query.results().to_pylist() == [{"x": 1}]
+        assert pa.parquet.read_table(tmp_path / "out").to_pylist() == [{"x": 1}]
+        assert list((tmp_path / "out" / "_pending").iterdir()) == []
         assert [row["line"] for row in session.streams()["s"]["skipped_samples"]] == [3]
-        assert len([line for path in (tmp_path / "dead").iterdir() for line in path.read_text().splitlines()]) == 1
+        assert len([line for path in (tmp_path / "dead").glob("part-*") for line in path.read_text().splitlines()]) == 1
         session.drop_stream("s", cascade=True)
         session.advance()
         assert (session.streams(), query.status) == ({}, "removed")

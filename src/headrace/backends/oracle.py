@@ -83,7 +83,7 @@ class OracleBackend:
                     header.max_event_times.get(stream.name, MIN_TIME), to_microseconds(row[stream.time])
                 )
             rows.setdefault(stream.name, []).extend(timed)
-        skipped.write_dead_letters(job.batch, 0)
+        skipped.write_dead_letters(job, 0)
         return rows
 
     def _run_query(
@@ -135,7 +135,9 @@ class OracleBackend:
                 results.index.setdefault(number, []).append((len(results.tables) - 1, 0, batch.num_rows))
             return
         try:
-            query.sink.write(table, job.batch, 0)
+            file = query.sink.write(table, job.place_output(0))
+            if file is not None:
+                report.sink_files[number] = [file]
         except Exception as error:  # noqa: BLE001  whatever a sink raises fails the query that writes to it
             report.failures[number] = str(error)
             report.emitted_rows.pop(number)

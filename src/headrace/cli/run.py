@@ -41,6 +41,7 @@ from headrace.cli.terminal import (
     stop_on_signal,
 )
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
+from headrace.connectors.pending_files import PENDING_FOLDER
 from headrace.connectors.row_text import to_json_value
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError
 from headrace.model.budget import parse_own_budget
@@ -48,6 +49,7 @@ from headrace.query import Query
 from headrace.session import ROWS_PER_BATCH, Session
 
 _PART_FILES = "part-*"
+_OWN_FILES = (_PART_FILES, f"{PENDING_FOLDER}/*{_PART_FILES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ def delete_checkpoint(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
         shutil.rmtree(checkpoint)
     for sink in sinks:
         path = getattr(sink, "path", None)
-        for part in Path(path).glob(_PART_FILES) if path is not None else ():
+        for part in [file for pattern in _OWN_FILES for file in Path(path).glob(pattern)] if path is not None else ():
             part.unlink()
 
 

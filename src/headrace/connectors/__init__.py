@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from headrace.connectors.files import FileSource
 from headrace.connectors.memory import MemorySource
+from headrace.connectors.pending_files import OutputPlace, PendingFile
 from headrace.connectors.rate import GENERATORS, RateSource, generate
 from headrace.connectors.read import read_range
 from headrace.connectors.sinks import (
@@ -20,7 +21,6 @@ from headrace.connectors.sinks import (
     ParquetSink,
     Sink,
     SinkSpec,
-    discard_sink_output,
     parse_sink,
     sink_from_json,
 )
@@ -37,7 +37,9 @@ __all__ = [
     "MemorySink",
     "MemorySource",
     "NoopSink",
+    "OutputPlace",
     "ParquetSink",
+    "PendingFile",
     "Position",
     "Range",
     "RateSource",
@@ -46,7 +48,6 @@ __all__ = [
     "SkippedRow",
     "Source",
     "TcpSource",
-    "discard_sink_output",
     "generate",
     "parse_sink",
     "read_range",

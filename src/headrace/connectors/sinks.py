@@ -1,12 +1,13 @@
 """Sinks: destinations of query results.
 
-Sinks *written by workers* receive the rows of each partition before the batch is committed, as files named after batch and
-partition: a replayed batch overwrites its own files, so results are never duplicated. Sinks *delivered by the driver* receive all
-rows of a batch after its commit.
+Sinks *written by workers* receive the rows of each partition before the batch is committed, as pending files, which no reader
+sees; the driver publishes those of the attempts that count after the commit (`pending_files`). Sinks *delivered by the driver*
+receive all rows of a batch after its commit.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +16,9 @@ from typing import Any, ClassVar, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet
 
+from headrace.connectors.pending_files import OutputPlace, PendingFile, write_pending_file
 from headrace.connectors.row_text import format_table, write_json_lines
-from headrace.errors import SinkError
-from headrace.storage.posix import create_folder, sync_folder, sync_name_once, write_atomically
+from headrace.errors import SinkError, StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,14 @@ class Sink:
     kind: ClassVar[str]
     written_by_workers: ClassVar[bool] = False
 
-    def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
+    def write(self, table: pa.Table, place: OutputPlace) -> PendingFile | None:
         """Write the rows of one partition of a batch, or a part of them, in a worker.
 
-        Return the path of the file, or None without a file. Raises SinkError if the rows cannot be written.
+        Return the file that is to be published when the batch is committed, or None without one. Raises SinkError if the rows
+        cannot be written.
         """
-        del table, batch, partition, part
+        del table, place
         return None
-
-    def discard(self, batch: int) -> None:
-        """Remove the output of `write` for a batch in which the query failed, or that runs again with other rows."""
 
     def deliver(self, query: str, table: pa.Table) -> None:
         """Deliver the rows of a committed batch, in the driver; an exception fails the query."""
@@ -98,7 +97,7 @@ class CallbackSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class FileSink(Sink):
-    """Base class of sinks that write one file for each batch and partition to a directory, which no other query may use."""
+    """Base class of sinks that write files for each batch and partition to a directory, which no other query may use."""
 
     written_by_workers: ClassVar[bool] = True
     suffix: ClassVar[str]
@@ -108,32 +107,19 @@ class FileSink(Sink):
         """Make the path absolute: workers may run in another directory than the driver."""
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
 
-    def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
-        """See `Sink`; the file appears atomically. Without rows, remove the file of an earlier attempt instead."""
-        target = Path(self.path) / f"part-{batch:010d}-{partition:05d}{f'-{part:05d}' if part else ''}{self.suffix}"
+    def write(self, table: pa.Table, place: OutputPlace) -> PendingFile | None:
+        """See `Sink`; without rows there is no file."""
+        if table.num_rows == 0:
+            return None
         try:
-            if table.num_rows == 0:
-                target.unlink(missing_ok=True)
-                return None
-            create_folder(target.parent)
-            sync_name_once(target.parent)
-            write_atomically(target, lambda hidden: self._write_file(hidden, table))
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise SinkError(f"sink file '{target}' cannot be written", detail=str(error) or type(error).__name__) from error
-        return str(target)
+            return write_pending_file(self.path, place, self.suffix, self._encode(table))
+        except (pa.ArrowException, OSError, ValueError, OverflowError, StorageError) as error:
+            name = f"{self.path}/{place.format_name(self.suffix)}"
+            reason = error.detail if isinstance(error, StorageError) else str(error)
+            raise SinkError(f"sink file '{name}' cannot be written", detail=reason or type(error).__name__) from error
 
-    def discard(self, batch: int) -> None:
-        """See `Sink`; also removes incomplete files of the batch."""
-        try:
-            for pattern in (f"part-{batch:010d}-*{self.suffix}", f".part-{batch:010d}-*{self.suffix}.*.tmp"):
-                for path in Path(self.path).glob(pattern):
-                    path.unlink(missing_ok=True)
-            if Path(self.path).is_dir():
-                sync_folder(Path(self.path))
-        except OSError as error:
-            raise SinkError(f"files of batch {batch} in '{self.path}' cannot be removed", detail=str(error)) from error
-
-    def _write_file(self, path: Path, table: pa.Table) -> None:
+    def _encode(self, table: pa.Table) -> Any:
+        """Return the content of a file with the rows of a table."""
         raise NotImplementedError
 
 
@@ -144,8 +130,10 @@ class ParquetSink(FileSink):
     kind: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
 
-    def _write_file(self, path: Path, table: pa.Table) -> None:
-        pa.parquet.write_table(table, path)
+    def _encode(self, table: pa.Table) -> Any:
+        buffer = pa.BufferOutputStream()
+        pa.parquet.write_table(table, buffer)
+        return buffer.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +146,10 @@ class JsonLinesSink(FileSink):
     kind: ClassVar[str] = "jsonl"
     suffix: ClassVar[str] = ".jsonl"
 
-    def _write_file(self, path: Path, table: pa.Table) -> None:
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            write_json_lines(file, table)
-
-
-def discard_sink_output(sinks: Mapping[int, Sink], batch: int) -> dict[int, str]:
-    """Remove what workers wrote to the sinks of queries for a batch: in attempts that do not count, or for queries that failed.
-
-    An attempt overwrites only the files of the partitions in which it has rows. Return the error messages of sinks whose files
-    cannot be removed, by query: only these queries fail. No earlier attempt may be running any more.
-    """
-    failed: dict[int, str] = {}
-    for query, sink in sinks.items():
-        try:
-            sink.discard(batch)
-        except SinkError as error:
-            failed[query] = str(error)
-    return failed
+    def _encode(self, table: pa.Table) -> Any:
+        text = io.StringIO(newline="\n")
+        write_json_lines(text, table)
+        return text.getvalue().encode()
 
 
 SinkSpec: TypeAlias = str | Mapping[str, Any] | Sink | Callable[[pa.Table], object] | None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import SkippedRow
+from headrace.connectors import OutputPlace, PendingFile, SkippedRow
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner
@@ -171,6 +171,10 @@ class BatchJob:
         """Load the UDFs; must be called before any expression is evaluated."""
         load_udfs(self.store, self.udf_tags)
 
+    def place_output(self, partition: int, part: int = 0) -> OutputPlace:
+        """Return the place of rows for a sink: a partition, or a map task, and a part of its rows."""
+        return OutputPlace(self.batch, partition, part, self.checkpoint_id)
+
     def find_time_limit(self, stream: Stream) -> int | None:
         """Return the greatest event time that rows of a stream may have in this batch; None if there is no limit."""
         return None if stream.max_ahead is None else self.clock + stream.max_ahead
@@ -290,6 +294,7 @@ class MapReport:
     skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
     skipped_rows: dict[str, int] = field(default_factory=dict)
     skipped_samples: dict[str, list[SkippedRow]] = field(default_factory=dict)
+    dead_letters: dict[str, list[PendingFile]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
@@ -323,6 +328,7 @@ class ReduceReport:
     """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
     `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
+    `sink_files` holds the files that were written to sinks, by query; `result_files` and `delivery_files` are in the checkpoint.
     """
 
     partition: int
@@ -337,6 +343,7 @@ class ReduceReport:
     join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

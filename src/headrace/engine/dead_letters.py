@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.connectors import JsonLinesSink, Range, SkippedRow
 from headrace.connectors.skipped_rows import ReadOutcome
-from headrace.engine.batch_job import SAMPLED_ROWS, MapReport
+from headrace.engine.batch_job import SAMPLED_ROWS, BatchJob, MapReport
 from headrace.errors import SinkError, SourceError
 
 _COLUMNS = pa.schema([("file", pa.string()), ("line", pa.int64()), ("reason", pa.string()), ("text", pa.string())])
@@ -37,17 +37,21 @@ class SkippedRowLog:
             self._streams.setdefault(folder, stream)
             self._dead_letters[folder] += rows
 
-    def write_dead_letters(self, batch: int, task: int) -> None:
-        """Write one file for each folder, named after batch and task: a replayed task replaces it.
+    def write_dead_letters(self, job: BatchJob, task: int) -> None:
+        """Write one file for each folder, named after batch and task, and report it; a trial writes nothing.
 
         Raises SourceError if a file cannot be written: without it, its stream must not move on.
         """
+        if job.trial:
+            return
         for folder, rows in self._dead_letters.items():
             columns = zip(*((row.file, row.line, row.reason, row.text) for row in rows), strict=True)
             table = pa.table([pa.array(column) for column in columns], schema=_COLUMNS)
+            stream = self._streams[folder]
             try:
-                JsonLinesSink(folder).write(table, batch, task)
+                file = JsonLinesSink(folder).write(table, job.place_output(task))
+                if file is not None:
+                    self._report.dead_letters.setdefault(stream, []).append(file)
             except SinkError as error:
-                stream = self._streams[folder]
                 message = f"dead letters of stream '{stream}' cannot be written"
                 raise SourceError(message, stream=stream, detail=f"{error.message}: {error.detail}") from error

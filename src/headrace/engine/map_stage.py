@@ -60,7 +60,7 @@ def _run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tup
     for name, splits in by_stream.items():
         map_pass = MapPass(job, job.streams[name], report, blocks)
         map_pass.run_with_unnested(map_pass.read_ranges(splits, skipped))
-    skipped.write_dead_letters(job.batch, task)
+    skipped.write_dead_letters(job, task)
     report.seconds = time.perf_counter() - started_at
     return list(enumerate(blocks))
 

@@ -149,6 +149,7 @@ class _ReduceTask:
             self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
+        report.sink_files = self.result_writer.sink_files
         report.seconds = time.perf_counter() - self.started_at
         return report, self.outbox.messages
 

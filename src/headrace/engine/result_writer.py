@@ -1,7 +1,7 @@
 """Writes the results of a worker: to sinks, to files that the driver delivers, or back into streams that queries read.
 
 Rows are flushed in parts of bounded size, so that a join whose results exceed memory streams them out. Files are named after
-batch, partition, level, part and attempt: the manifest names those of the attempt that counts.
+batch, partition, level, part and attempt: the manifest names those of the attempt that counts, in sinks, too.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from headrace.connectors import MemorySink, NoopSink
+from headrace.connectors import MemorySink, NoopSink, PendingFile
 from headrace.engine.batch_job import BatchJob
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.failures import QueryFailures
-from headrace.errors import HeadraceError, describe_exception
+from headrace.errors import HeadraceError, SinkError, describe_exception
 from headrace.planner.shared_plan import LiveQuery
 from headrace.storage.result_files import BatchResults
 from headrace.storage.result_log import ResultFile, write_result_file
 
 FLUSH_BYTES = 64 << 20
+_PARTS_PER_LEVEL = 10_000  # numbers of the parts of a partition at one level, in the names of sink files
 
 
 def write_results(job: BatchJob, name: str, results: BatchResults) -> tuple[list[ResultFile], list[ResultFile]]:
@@ -47,6 +48,7 @@ class ResultWriter:
         self.emitted_rows: dict[int, int] = {}
         self.result_files: list[ResultFile] = []
         self.delivery_files: list[ResultFile] = []
+        self.sink_files: dict[int, list[PendingFile]] = {}
         self.stream_results: dict[str, list[pa.RecordBatch]] = {}
         """Results that are rows of a stream, by stream name."""
 
@@ -102,5 +104,10 @@ class ResultWriter:
         if loaded.sink is None or not loaded.sink.written_by_workers:
             return False
         table = pa.Table.from_batches(self._results.get_rows(query), loaded.plan.schema.to_arrow())
-        loaded.sink.write(table, self._job.batch, self._partition, self._flush_number)
+        if self._flush_number >= _PARTS_PER_LEVEL:
+            raise SinkError(f"query has more than {_PARTS_PER_LEVEL:,} sink files in one partition of a batch")
+        part = self._level * _PARTS_PER_LEVEL + self._flush_number  # a query may have rows at several levels
+        file = loaded.sink.write(table, self._job.place_output(self._partition, part))
+        if file is not None:
+            self.sink_files.setdefault(query, []).append(file)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from headrace.connectors import PendingFile
 from headrace.engine.batch_job import SAMPLED_ROWS, MapReport, ReduceReport
 from headrace.engine.budgets import describe_output_excess
 from headrace.model.budget import QueryBudget
@@ -37,6 +38,7 @@ def record_outcome(
         _record_state_files(state, reports)
     failed = _collect_failures(state, entry, reports, budget)
     emitted = _count_emitted_rows(reports, failed)
+    state.unpublished = _collect_sink_files(state, reports, failed)
     rows = _update_stream_counts(state, map_reports)
     for number, message in failed.items():
         query = state.queries[number]
@@ -107,6 +109,24 @@ def _count_emitted_rows(reports: Sequence[ReduceReport], failed: Mapping[int, st
             if number not in failed:
                 emitted[number] = emitted.get(number, 0) + rows
     return emitted
+
+
+def _collect_sink_files(
+    state: EngineState, reports: Sequence[ReduceReport], failed: Mapping[int, str]
+) -> dict[int | str, tuple[PendingFile, ...]]:
+    """Return the files to publish: those still to be published, those of queries that did not fail, and dead letters."""
+    files: dict[int | str, tuple[PendingFile, ...]] = dict(state.unpublished)
+    for report in reports:
+        written: dict[int | str, list[PendingFile]] = {}
+        for part, sink_files in report.sink_files.items():
+            if root_query_id(part) not in failed:
+                written.setdefault(root_query_id(part), []).extend(sink_files)
+        for map_report in report.map_reports:
+            for stream, letters in map_report.dead_letters.items():
+                written.setdefault(stream, []).extend(letters)
+        for owner, found in written.items():
+            files[owner] = (*files.get(owner, ()), *found)
+    return files
 
 
 def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) -> int:

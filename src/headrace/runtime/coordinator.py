@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.connectors import JsonLinesSink, Source, discard_sink_output, sink_from_json
+from headrace.connectors import Source
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
 from headrace.engine.failures import blame
 from headrace.errors import (
@@ -25,7 +25,6 @@ from headrace.errors import (
     NameTakenError,
     OperatorError,
     SessionError,
-    SinkError,
     SourceError,
     StorageError,
     WorkerLostError,
@@ -48,7 +47,7 @@ from headrace.runtime.engine_state import EngineState, StreamState, describe_str
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
-from headrace.runtime.source_health import to_source_error
+from headrace.runtime.sink_publication import SinkPublisher
 from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
@@ -93,6 +92,7 @@ class Coordinator:
         self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
+        self.publisher = SinkPublisher(checkpoint.identity, self.command_queue, self.sources.health)
         self.live_queries: dict[int, LiveQuery] = {}
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None
@@ -101,7 +101,7 @@ class Coordinator:
         self.read_clock: Callable[[], int] = lambda: time.time_ns() // 1_000
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
         self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
-        self._has_failed_attempt = False  # whether workers may have written files, or rows to sinks, that do not count
+        self._has_failed_attempt = False  # whether workers may have written files that do not count
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
@@ -115,6 +115,8 @@ class Coordinator:
         it, from what its source offers now. Without anything left to do no batch is committed.
         """
         unreadable: set[str] = set()
+        if self.state.unpublished:
+            self.publisher.retry(self.state)
         while True:
             is_replay = self.unfinished_entry is not None
             if self.unfinished_entry is not None:
@@ -141,7 +143,6 @@ class Coordinator:
         """Give up a logged batch whose input cannot be read, so that it is planned again: from other input, in other tasks."""
         entry = self.unfinished_entry
         assert entry is not None
-        self._discard_dead_letters(entry)
         self.command_queue.requeue(entry.commands)
         self.unfinished_entry = None
 
@@ -238,13 +239,11 @@ class Coordinator:
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
-        if self._has_failed_attempt:
-            entry = self._discard_sink_output(entry)
         batch = self._prepare_batch(entry)
         self._reach("planned")
         reports = self._run_job(batch, entry)
+        self.publisher.check_reports(reports)
         report = self._record_reports(batch, entry, reports)
-        self._discard_failed_output(batch.state, report.failed)
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
@@ -254,6 +253,9 @@ class Coordinator:
         self.unfinished_entry = None
         self._forget_streams(dropped)
         self._reach("committed")
+        self.publisher.publish(self.state)
+        self._reach("published")
+        self.publisher.sweep(self.state, report.failed, entry.tasks, everything=self._has_failed_attempt)
         self._delete_unreferenced(superseded)
         return report
 
@@ -297,38 +299,6 @@ class Coordinator:
             if used > limit:
                 message = f"query has {used:,} bytes of state, more than {limit:,} (state_bytes)"
                 self.command_queue.append(RemoveQuery(number, message))
-
-    def _discard_sink_output(self, entry: BatchLogEntry) -> BatchLogEntry:
-        """Remove what earlier attempts at the batch wrote to sinks: this attempt may write other rows, or fewer files.
-
-        Return the entry that is to run: a query whose sink refuses ends with the batch.
-        """
-        sinks = {query.id: query.sink for query in self.state.live_queries()}
-        sinks |= {command.id: command.sink for command in entry.commands if isinstance(command, AddQuery)}
-        opened = {number: sink_from_json(sink) for number, sink in sinks.items() if sink is not None}
-        failed = discard_sink_output(opened, entry.batch)
-        self._discard_dead_letters(entry)
-        if failed:
-            removals = [RemoveQuery(number, message) for number, message in failed.items()]
-            entry = replace(entry, commands=(*entry.commands, *removals))
-            self._log_entry(entry)
-        return entry
-
-    @staticmethod
-    def _discard_failed_output(state: EngineState, failed: Iterable[int]) -> None:
-        """Remove what queries wrote to sinks in the batch in which they fail; before the commit, so that a crash repeats it."""
-        queries = [state.queries[number] for number in failed if number in state.queries]
-        sinks = {query.id: sink_from_json(query.sink) for query in queries if query.sink is not None}
-        for number, message in discard_sink_output(sinks, state.batch).items():
-            state.queries[number].error = f"{state.queries[number].error}\n{message}"
-
-    def _discard_dead_letters(self, entry: BatchLogEntry) -> None:
-        """Remove the dead letters of earlier attempts; a stream whose dead letters cannot be removed is degraded."""
-        for split in (split for task in entry.tasks for split in task if split.options.get("dead_letter")):
-            try:
-                JsonLinesSink(str(split.options["dead_letter"])).discard(entry.batch)
-            except SinkError as error:
-                self.sources.health.record_failure(split.stream, to_source_error(split.stream, error))
 
     def _delete_source_folders(self, streams: Sequence[str]) -> None:
         """Delete the bookkeeping of the sources of dropped streams.
@@ -414,6 +384,7 @@ class Coordinator:
             self.state = manifest
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         self._has_failed_attempt = self.unfinished_entry is not None
+        self.publisher.recover(self.state, self.unfinished_entry.tasks if self.unfinished_entry else ())
         referenced = self.state.referenced_files()
         commands = self.unfinished_entry.commands if self.unfinished_entry else ()
         self.dropping = frozenset(command.name for command in commands if isinstance(command, DropStream))
@@ -502,18 +473,22 @@ class Coordinator:
         return self.optimizers.window_joins.collect_statistics(self.state)
 
     def has_work(self) -> bool:
-        """Return whether a source has new rows or an unfinished batch must be run again."""
-        return self.unfinished_entry is not None or any(
-            self.sources.has_new_rows(name, self.state.streams[name].position)
-            for name in self.sources
-            if name not in self.dropping
+        """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
+        return (
+            self.unfinished_entry is not None
+            or self.publisher.has_first_retry
+            or any(
+                self.sources.has_new_rows(name, self.state.streams[name].position)
+                for name in self.sources
+                if name not in self.dropping
+            )
         )
 
     def close(self) -> None:
         """Close the sources and background threads; raise the first error after all of them."""
         sources = [getattr(source, "close", None) for source in self.sources.values()]
         closing = [close for close in sources if close is not None]
-        run_all_steps([*closing, self.optimizers.sliding_joins.close, self.result_packer.close])
+        run_all_steps([*closing, self.optimizers.sliding_joins.close, self.result_packer.close, self.publisher.close])
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
         state.plans[name] = plan

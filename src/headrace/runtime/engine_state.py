@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headrace.connectors import SkippedRow
+from headrace.connectors import PendingFile, SkippedRow
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.budget import QueryBudget
 from headrace.model.function import UserFunction
@@ -126,6 +126,11 @@ class EngineState:
     results: ResultLog = field(default_factory=ResultLog)
     deliveries: tuple[ResultFile, ...] = ()  # rows that are not known to be delivered to callbacks and consoles
     left_open: frozenset[str] = frozenset()
+    unpublished: dict[int | str, tuple[PendingFile, ...]] = field(default_factory=dict)
+    """Files of sinks that are not known to be published: those of the batch, and those that the disk refused to publish.
+
+    They belong to a query, by number, or to a stream as its dead letters, by name.
+    """
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 

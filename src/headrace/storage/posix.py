@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -91,12 +91,14 @@ _files = FileOperations()
 class PosixStore:
     """A store in a folder; see `Store`. It holds no state, so that it can be created anywhere for the same folder."""
 
-    def __init__(self, folder: str | Path, identity: str = "", prefix: str = "") -> None:
+    def __init__(self, folder: str | Path, identity: str = "", prefix: str = "", *, syncs_names: bool = False) -> None:
         """Take the folder; it is created by the first object.
 
         `identity` is that of the checkpoint that the folder belongs to, and `prefix` its path in there, with a '/' at the end.
+        With `syncs_names`, the first object of a process makes the names of existing folders durable, too.
         """
         self._folder, self._identity, self._prefix = Path(folder), identity, prefix
+        self._syncs_names = syncs_names
 
     def path_of(self, key: str) -> Path:
         """Return the path of a key."""
@@ -130,6 +132,17 @@ class PosixStore:
                 write_atomically(target, lambda scratch: shutil.copyfile(path, scratch), sync=False)
             _files.sync(target)
             _files.sync(target.parent)
+
+    def rename(self, new_keys: Mapping[str, str]) -> None:
+        """See `Store`; each folder is synced once."""
+        for key, new_key in new_keys.items():
+            with self._report_refusal(new_key):
+                _give_second_name(self.path_of(key), self.path_of(new_key))
+        for folder in {self.path_of(new_key).parent for new_key in new_keys.values()}:
+            with self._report_refusal(str(folder)):
+                _files.sync(folder)
+        for key in new_keys:
+            _discard_scratch(self.path_of(key))
 
     def append(self, key: str, content: bytes, offset: int) -> None:
         """See `Store`."""
@@ -200,6 +213,9 @@ class PosixStore:
         path = self.path_of(key)
         if not path.parent.is_dir():
             self.ensure_folder(str(Path(key).parent))
+        if self._syncs_names:
+            sync_name_once(path.parent)
+            sync_name_once(self._folder)
         return path
 
     @contextlib.contextmanager
@@ -250,6 +266,26 @@ def _publish_exclusively(scratch: Path, path: Path) -> None:
         _files.rename(scratch, path)
     else:
         _discard_scratch(scratch)
+
+
+def _give_second_name(path: Path, target: Path) -> None:
+    """Give a file a second name, so that it has a durable one at every moment; without hard links, rename it.
+
+    Nothing happens if the file has the second name only: an earlier attempt got so far.
+    """
+    try:
+        try:
+            _files.link(path, target)
+        except FileExistsError:
+            if not target.samefile(path):  # the name is that of another file
+                _files.rename(path, target)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _files.rename(path, target)
+    except FileNotFoundError:
+        if not target.exists():
+            raise
 
 
 def _discard_scratch(scratch: Path) -> None:

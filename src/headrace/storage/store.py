@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -41,6 +41,13 @@ class Store(Protocol):
     def link(self, key: str, new_key: str) -> None:
         """Store an object under a second key, durably; nothing happens if an earlier attempt did it."""
 
+    def rename(self, new_keys: Mapping[str, str]) -> None:
+        """Give objects, by key, their new keys, durably; an object that has one of these is replaced.
+
+        An object that has its new key only is done: an earlier attempt got so far. Raises StorageError for one that has neither.
+        At every moment, also after a crash, each object has one key or both. The old key may stay if it cannot be deleted.
+        """
+
     def append(self, key: str, content: bytes, offset: int) -> None:
         """Replace all bytes of an object from `offset` on, durably; a crash may leave a part of the new ones."""
 
@@ -58,6 +65,9 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object if there is one."""
+
+    def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = ...) -> None:
+        """Delete what interrupted calls of `put` left in a folder, except for names that `is_written` at this moment."""
 
 
 def make_attempt_key(folder: str, stem: str, suffix: str) -> str:

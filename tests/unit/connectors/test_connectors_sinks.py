@@ -1,4 +1,4 @@
-"""Sinks: files are written once and atomically, rows are delivered, specifications are parsed."""
+"""Sinks: files are written hidden and published atomically, rows are delivered, specifications are parsed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,11 +22,12 @@ from headrace.connectors import (
     JsonLinesSink,
     MemorySink,
     NoopSink,
+    OutputPlace,
     ParquetSink,
-    discard_sink_output,
     parse_sink,
     sink_from_json,
 )
+from headrace.connectors.pending_files import publish_files, sweep_pending_files
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.types import TIMESTAMP
 
@@ -37,59 +39,60 @@ def list_names(path):
     return sorted(os.listdir(path))  # noqa: PTH208
 
 
+def write_and_publish(sink, table, batch=0, partition=0, part=0):
+    file = sink.write(table, OutputPlace(batch, partition, part, "abcdefghij"))
+    assert publish_files([file]) == []
+    return Path(file.folder) / file.name
+
+
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_a_replay_overwrites_its_files(tmp_path, kind):
+def test_every_attempt_writes_a_hidden_file_of_its_own(tmp_path, kind):
     sink = kind(tmp_path / "out")
-    file = sink.write(TABLE, 7, 1)
-    assert file == str(tmp_path / "out" / f"part-0000000007-00001{sink.suffix}")
-    assert sink.write(TABLE, 7, 0)
-    assert sink.write(TABLE.slice(1), 7, 1) == file
-    assert list_names(tmp_path / "out") == [f"part-0000000007-0000{i}{sink.suffix}" for i in (0, 1)]
-    assert sink.write(TABLE.slice(3), 7, 1) is None  # the replay has no rows in this partition
-    assert list_names(tmp_path / "out") == [f"part-0000000007-00000{sink.suffix}"]
+    files = [sink.write(TABLE, OutputPlace(7, 1, part, "abcdefghij")) for part in (0, 0, 2)]
+    assert [file.name for file in files] == [f"part-0000000007-00001{end}{sink.suffix}" for end in ("", "", "-00002")]
+    assert len({file.key for file in files}) == 3
+    assert all(file.key.startswith("_pending/abcdefgh-part-0000000007-00001") for file in files)
+    assert all((tmp_path / "out" / file.key).stat().st_size == file.bytes for file in files)
+    assert list_names(tmp_path / "out") == ["_pending"]
+    assert pa.dataset.dataset(tmp_path / "out", format=kind.kind.replace("jsonl", "json")).files == []
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_publication_is_repeatable_and_replaces_files_of_other_runs(tmp_path, kind):
+    sink = kind(tmp_path / "out")
+    first, other = (sink.write(TABLE.slice(0, count), OutputPlace(7, 1)) for count in (1, 2))
+    assert publish_files([other]) == []
+    for _ in range(2):
+        assert publish_files([first]) == []
+        assert list_names(tmp_path / "out") == ["_pending", f"part-0000000007-00001{sink.suffix}"]
+        assert (tmp_path / "out" / first.name).stat().st_size == first.bytes
+    assert list_names(tmp_path / "out" / "_pending") == []
+    assert publish_files([other, first]) == [other], "its name belongs to another file now"
+    (tmp_path / "out" / first.name).unlink()
+    assert publish_files([first]) == [first]
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
 def test_no_file_is_written_without_rows(tmp_path, kind):
-    assert kind(tmp_path / "out").write(TABLE.slice(3), 0, 0) is None
+    assert kind(tmp_path / "out").write(TABLE.slice(3), OutputPlace(0, 0)) is None
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_discard_removes_the_files_of_a_single_batch(tmp_path, kind):
+def test_a_sweep_deletes_what_its_checkpoint_wrote_and_does_not_keep(tmp_path, kind):
     sink = kind(tmp_path)
-    sink.write(TABLE, 1, 0)
-    sink.write(TABLE, 2, 0)
-    sink.write(TABLE, 2, 1)
-    (tmp_path / f".part-0000000002-00002{sink.suffix}.77.tmp").write_bytes(b"half")
-    sink.discard(2)
-    sink.discard(3)
-    assert list_names(tmp_path) == [f"part-0000000001-00000{sink.suffix}"]
-    kind(tmp_path / "nowhere").discard(1)
-
-
-def test_the_output_of_an_earlier_attempt_is_removed_from_all_sinks(tmp_path):
-    """A batch that is planned again may have rows in other partitions, and fewer parts, than its first attempt."""
-    files = {number: kind(tmp_path / str(number)) for number, kind in enumerate(FILE_SINKS)}
-    for sink in files.values():
-        sink.write(TABLE, 1, 0)
-        for partition in range(3):
-            sink.write(TABLE, 2, partition, part=partition)
-    others = {7: MemorySink(), 8: NoopSink(), 9: CallbackSink(print)}
-    assert discard_sink_output({**files, **others}, 2) == {}
-    for number, sink in files.items():
-        sink.write(TABLE, 2, 1)
-        assert list_names(tmp_path / str(number)) == [f"part-000000000{b}-0000{p}{sink.suffix}" for b, p in ((1, 0), (2, 1))]
-
-
-def test_a_sink_whose_output_cannot_be_removed_fails_alone(tmp_path):
-    broken, sound = ParquetSink(tmp_path / "broken"), ParquetSink(tmp_path / "sound")
-    (tmp_path / "broken" / "part-0000000002-00000.parquet").mkdir(parents=True)  # a folder cannot be removed like a file
-    sound.write(TABLE, 2, 0)
-    failed = discard_sink_output({3: broken, 4: sound}, 2)
-    assert list(failed) == [3]
-    assert "files of batch 2" in failed[3]
-    assert list_names(tmp_path / "sound") == []
+    mine = [sink.write(TABLE, OutputPlace(batch, 0, 0, "mine")) for batch in range(3)]
+    other = sink.write(TABLE, OutputPlace(0, 0, 0, "other"))
+    write_and_publish(sink, TABLE)
+    scratch = [f".{owner}-part-0000000002-00002{sink.suffix}.{7:032x}.tmp" for owner in ("mine", "other")]
+    for name in scratch:
+        (tmp_path / "_pending" / name).write_bytes(b"half")
+    sweep_pending_files(str(tmp_path), "mine", {mine[1].key})
+    kept = [scratch[1], *(Path(file.key).name for file in (mine[1], other))]
+    assert list_names(tmp_path / "_pending") == sorted(kept)
+    assert list_names(tmp_path) == ["_pending", f"part-0000000000-00000{sink.suffix}"]
+    sweep_pending_files(str(tmp_path / "nowhere"), "mine", ())
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
@@ -97,37 +100,36 @@ def test_a_failed_write_leaves_no_partial_file(tmp_path, kind, monkeypatch):
     sink = kind(tmp_path)
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(SinkError, match="disk full") as caught:
-        sink.write(TABLE, 0, 0)
+        sink.write(TABLE, OutputPlace(0, 0))
     assert str(tmp_path / "part-0000000000-00000") in str(caught.value)
-    assert list_names(tmp_path) == []
+    assert list_names(tmp_path / "_pending") == []
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
 def test_an_invalid_directory_is_refused(tmp_path, kind):
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="file"):
-        kind(tmp_path / "file").write(TABLE, 0, 0)
+        kind(tmp_path / "file").write(TABLE, OutputPlace(0, 0))
 
 
 def test_a_crash_during_a_write_leaves_only_a_hidden_file(tmp_path):
     sink = ParquetSink(tmp_path)
-    sink.write(TABLE, 0, 0)
+    write_and_publish(sink, TABLE)
     script = (
-        "import os, sys, pyarrow as pa, pyarrow.parquet as pq, headrace.connectors as c\n"
-        "pq.write_table = lambda _, path: (path.write_bytes(b'PAR1'), os.kill(os.getpid(), 9))\n"
-        "c.ParquetSink(sys.argv[1]).write(pa.table({'id': [4]}), 0, 0)\n"
+        "import os, sys, pyarrow as pa, headrace.connectors as c, headrace.storage.posix as posix\n"
+        "posix._write_chunks = lambda path, _: (path.write_bytes(b'PAR1'), os.kill(os.getpid(), 9))\n"
+        "c.ParquetSink(sys.argv[1]).write(pa.table({'id': [4]}), c.OutputPlace(0, 0))\n"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
-    assert len(list_names(tmp_path)) == 2
-    assert [name for name in list_names(tmp_path) if not name.startswith(".")] == ["part-0000000000-00000.parquet"]
+    assert len(list_names(tmp_path / "_pending")) == 1
     assert pq.read_table(tmp_path).num_rows == 3
-    sink.discard(0)
-    assert list_names(tmp_path) == []
+    sweep_pending_files(str(tmp_path), "", ())
+    assert list_names(tmp_path / "_pending") == []
 
 
 def test_parquet_keeps_types(tmp_path):
     table = pa.table({"t": pa.array([1, None], TIMESTAMP), "d": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2))})
-    assert pq.read_table(ParquetSink(tmp_path).write(table, 0, 0)).equals(table)
+    assert pq.read_table(write_and_publish(ParquetSink(tmp_path), table)).equals(table)
 
 
 def test_json_lines_values(tmp_path):
@@ -141,7 +143,7 @@ def test_json_lines_values(tmp_path):
             "b": [True, False, None],
         }
     )
-    lines = Path(JsonLinesSink(tmp_path).write(table, 0, 0)).read_text().splitlines()
+    lines = write_and_publish(JsonLinesSink(tmp_path), table).read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"t": "2026-01-02T12:00:00Z", "d": "1.50", "x": "NaN", "day": "2026-01-02", "s": 'ü"\n', "b": True},
         {"t": "2026-01-02T12:00:00.000005Z", "d": "0.00", "x": "-Infinity", "day": None, "s": "", "b": False},
@@ -180,7 +182,7 @@ def test_sinks_survive_json_and_pickle(tmp_path):
 def test_file_sinks_are_written_by_workers():
     assert [kind.written_by_workers for kind in (MemorySink, ConsoleSink, CallbackSink)] == [False] * 3
     assert [kind.written_by_workers for kind in (NoopSink, ParquetSink, JsonLinesSink)] == [True] * 3
-    assert NoopSink().write(TABLE, 0, 0) is None
+    assert NoopSink().write(TABLE, OutputPlace(0, 0)) is None
     MemorySink().deliver("q", TABLE)
 
 

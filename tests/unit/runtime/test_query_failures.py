@@ -11,6 +11,7 @@ import pytest
 from lives import SessionHarness, make_rows, read_columns
 
 import headrace as hr
+from headrace.connectors import OutputPlace, PendingFile, sinks
 from headrace.errors import EvaluationError
 from headrace.runtime import epochs
 
@@ -303,8 +304,8 @@ def test_an_unwritable_sink_fails_its_query_only(open_harness, tmp_path: Path, b
     assert (tmp_path / "taken").read_text() == "I am a file"
 
 
-def test_a_sink_error_in_a_partition_removes_the_files_of_the_whole_batch(open_harness, tmp_path: Path):
-    #   batch 0: all partitions write; batch 2: one partition fails, and the files of the others are removed
+def test_a_sink_error_in_a_partition_publishes_no_file_of_the_whole_batch(open_harness, tmp_path: Path, monkeypatch):
+    #   batch 1: all partitions write; batch 2: one partition fails, and the files of the others are not published
     harness = open_harness(partitions=4)
     query = harness.session.add(
         "SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k", sink={"parquet": tmp_path / "out"}
@@ -315,13 +316,21 @@ def test_a_sink_error_in_a_partition_removes_the_files_of_the_whole_batch(open_h
     harness.source.append(many_rows(6))
     harness.session.advance()
     assert len(read_parquet_totals(tmp_path / "out")) == 40
-    (tmp_path / "out" / "part-0000000002-00003.parquet").mkdir()
+    write = sinks.write_pending_file
+
+    def refuse_last_partition(folder: str, place: OutputPlace, *more: Any) -> PendingFile:
+        if place.partition == 3:
+            raise OSError("this partition is refused")
+        return write(folder, place, *more)
+
+    monkeypatch.setattr(sinks, "write_pending_file", refuse_last_partition)
     harness.source.append(many_rows(11))
     harness.session.advance()
     assert query.status == "failed"
-    (tmp_path / "out" / "part-0000000002-00003.parquet").rmdir()
+    assert "this partition is refused" in query.error
     assert len(read_parquet_totals(tmp_path / "out")) == 40
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith((".", "part-0000000002"))]
+    assert not list((tmp_path / "out" / "_pending").iterdir())
 
 
 def test_two_queries_with_the_same_sink_directory_are_refused(harness: SessionHarness, tmp_path: Path):

@@ -14,7 +14,7 @@ from headrace.errors import NameTakenError
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 BY_KEY = "SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k"
-STEPS = ["log", "logged", "planned", "stage one", "stage two", "commit", "committed"]
+STEPS = ["log", "logged", "planned", "stage one", "stage two", "commit", "committed", "published"]
 
 
 class Listener:
@@ -71,7 +71,8 @@ def test_file_sinks_write_every_row_once_after_crashes(open_harness, tmp_path: P
 
 def read_totals(folder: Path) -> list[int]:
     totals: list[int] = []
-    for path in folder.iterdir():
+    assert not list((folder / "_pending").iterdir()), "files that do not count"
+    for path in folder.glob("[!_]*"):
         assert not path.name.startswith("."), f"unfinished file: {path.name}"
         table = pa.parquet.read_table(path) if path.suffix == ".parquet" else pa.json.read_json(path)
         totals += table["total"].to_pylist()

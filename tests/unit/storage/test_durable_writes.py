@@ -21,10 +21,18 @@ def append_to_log(path: Path) -> None:
     assert AppendLog(PosixStore(path.parent), path.name).read() == ["x"]
 
 
+def rename_object(path: Path) -> None:
+    store = PosixStore(path.parent)
+    store.put("old", [b"x"])
+    store.rename({"old": path.name})
+    assert store.list("") == ["/file"]
+
+
 WRITES: dict[str, tuple[Callable[[Path], None], int]] = {
     "replace": (lambda path: posix.replace_file(path, b"x"), 2),  # the file, and its directory for the new name
     "append": (append_to_log, 5),  # the new log like any file, its line, and the log that a reader depends on
     "container": (lambda path: container.write(PosixStore(path.parent), path.name, [1]), 2),
+    "rename": (rename_object, 2 + 1),  # the file like any other; then the directory for the new name
     "if absent": (lambda path: PosixStore(path.parent).put(path.name, [b"x"], if_absent=True), 2),
 }
 

@@ -10,7 +10,8 @@ import pytest
 
 import headrace as hr
 import headrace.session
-from headrace.connectors import MemorySource
+from headrace.connectors import MemorySource, OutputPlace
+from headrace.connectors.pending_files import publish_files
 from headrace.connectors.sinks import JsonLinesSink
 from headrace.errors import StorageError
 from headrace.storage import posix, result_log
@@ -95,15 +96,18 @@ def test_the_folder_of_a_sink_survives_a_loss_of_power(disk: ForgetfulDisk) -> N
     session.advance()
     session._checkpoint.close()
     disk.cut_power()
-    assert [path.read_text() for path in (disk.root / "out" / "q").iterdir()] == ['{"n": 1}\n']
+    assert [path.read_text() for path in (disk.root / "out" / "q").glob("*.jsonl")] == ['{"n": 1}\n']
 
 
 def test_a_sink_syncs_the_name_of_a_folder_that_a_killed_process_left(disk: ForgetfulDisk) -> None:
     posix.sync_name_once.cache_clear()
-    (disk.root / "out").mkdir()
-    JsonLinesSink(str(disk.root / "out")).write(pa.table({"n": [1]}), 0, 0)
+    (disk.root / "out" / "_pending").mkdir(parents=True)
+    file = JsonLinesSink(str(disk.root / "out")).write(pa.table({"n": [1]}), OutputPlace(0, 0))
+    assert file is not None
     disk.cut_power()
-    assert (disk.root / "out" / "part-0000000000-00000.jsonl").exists()
+    assert publish_files([file]) == []
+    disk.cut_power()
+    assert (disk.root / "out" / "part-0000000000-00000.jsonl").read_text() == '{"n": 1}\n'
 
 
 def test_recovery_deletes_incomplete_files_and_superseded_manifests(tmp_path: Path) -> None:
