@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from headrace.connectors import JsonLinesSink, Source, discard_sink_output, sink_from_json
@@ -54,6 +53,7 @@ from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.result_log import ResultPacker, Retention
+from headrace.storage.store import Store
 
 _LOG = logging.getLogger("headrace")
 _MAX_PARTITIONS = 10_000
@@ -241,6 +241,7 @@ class Coordinator:
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
+        batch.state.writer = self.checkpoint.writer
         self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = batch
@@ -363,7 +364,8 @@ class Coordinator:
             batch=state.batch,
             partitions=state.partitions,
             state_partitions=state.state_partitions,
-            directory=str(self.checkpoint.path),
+            directory=self.checkpoint.location,
+            storage_options=self.checkpoint.options,
             streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live_queries()),
             aggregation_refs=state.aggregation_refs,
@@ -430,7 +432,7 @@ class Coordinator:
         """Return the declared streams and registered functions."""
         return self.state.build_catalog(self.dropping)
 
-    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Path] | None:
+    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Store] | None:
         """Return what to attach the source of a stream with that is about to be declared; see `AttachedSources.claim_folder`."""
         return self.sources.claim_folder(name, source, recovered=self.has_stream(name))
 
@@ -522,7 +524,7 @@ class Coordinator:
         documents.put_record(self.checkpoint.store, query_file_name(live.id), (live, sink), sync=False)
 
     def _reach(self, step: str) -> None:
-        reach_fault_point(str(self.checkpoint.path), step)
+        reach_fault_point(self.checkpoint.location, step)
 
 
 def _list_added(entry: BatchLogEntry) -> set[int]:

@@ -124,6 +124,7 @@ class EngineState:
     results: ResultLog = field(default_factory=ResultLog)
     deliveries: tuple[ResultFile, ...] = ()  # rows that are not known to be delivered to callbacks and consoles
     left_open: frozenset[str] = frozenset()
+    writer: str = ""  # the session that committed the manifest
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 

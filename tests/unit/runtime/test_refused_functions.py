@@ -49,7 +49,7 @@ def write_checkpoint(folder: Path, *, dropped: bool = False) -> Path:
             session.advance()
         tag = next(tag for tag in session._coordinator.state.udfs.all_tags if tag.startswith("twice@"))
     content = StoredFunction(PYTHON_VERSION, pickle.dumps(Payload(folder / "ran")))
-    container.write(PosixStore(checkpoint, read_identity(checkpoint)), get_udf_key(tag), content)
+    container.write(PosixStore(checkpoint, read_identity(PosixStore(checkpoint))), get_udf_key(tag), content)
     return checkpoint
 
 
