@@ -152,7 +152,7 @@ class FileSource:
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        if any(path not in self._known_paths for path in self._list_paths(is_recent_enough=True)):
+        if any(path not in self._known_paths for path in self._list_paths(allow_cached=True)):
             return True
         index, unit = _parse_position(position)
         rest = self._files[index:]  # after the paths: a file that `plan` discovers meanwhile is in one of both
@@ -185,22 +185,22 @@ class FileSource:
         options = {**self._options, "size": file.size, "version": file.version}
         return Range(self._stream, file.reader, file.path, start, stop, rows, options)
 
-    def _list_paths(self, *, is_recent_enough: bool = False) -> Iterator[str]:
+    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
         """Yield the paths of all files of the source, in no particular order.
 
-        With `is_recent_enough`, a listing of an object store may be a second old: each one is a request.
+        With `allow_cached`, a listing of an object store may be a second old: each one is a request.
         """
-        for path in (status.path for status in self._list_files(is_recent_enough=is_recent_enough)):
+        for path in (status.path for status in self._list_files(allow_cached=allow_cached)):
             name = os.path.basename(path)  # noqa: PTH119 - once for each name of each listing
             is_data = bool(self._format or is_glob(self._path) or path == self._path or format_of(name))
             if is_data and not name.startswith((".", "_")) and not name.endswith(".tmp"):
                 yield path
 
-    def _list_files(self, *, is_recent_enough: bool) -> Iterable[FileStatus]:
+    def _list_files(self, *, allow_cached: bool) -> Iterable[FileStatus]:
         if not is_url(self._path):
             return list_files(self._path)
         now = self._clock()
-        if not is_recent_enough or now - self._listed_at > _LISTING_SECONDS:
+        if not allow_cached or now - self._listed_at > _LISTING_SECONDS:
             self._listing, self._listed_at = list(list_files(self._path)), now
         return self._listing
 

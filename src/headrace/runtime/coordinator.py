@@ -157,9 +157,14 @@ class Coordinator:
                 return self._run_and_commit(self.unfinished_entry)
             except (OperatorError, WorkerLostError) as error:
                 self._has_failed_attempt = True
+                self.checkpoint.verify_owner()
                 if is_repeated:
                     self._hold_out_culprit(self.unfinished_entry, error)
                 is_repeated = True
+            except Exception:
+                self._has_failed_attempt = True
+                self.checkpoint.verify_owner()
+                raise
             except BaseException:
                 self._has_failed_attempt = True
                 raise
@@ -404,9 +409,12 @@ class Coordinator:
         store = self.checkpoint.store
         manifest = self.checkpoint.read_manifest()
         if manifest is None:
+            self.state.writer = self.checkpoint.writer
             self.checkpoint.commit(self.state.batch, self.state)
         else:
             self.state = manifest
+            self.state.writer = self.checkpoint.writer
+            self.checkpoint.claim(self.state)
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         self._has_failed_attempt = self.unfinished_entry is not None
         referenced = self.state.referenced_files()

@@ -71,8 +71,8 @@ class ConfinedFileSource(FileSource):
         """See `FileSource`."""
         return {**super().skipped, **self._outside}
 
-    def _list_paths(self, *, is_recent_enough: bool = False) -> Iterator[str]:
-        for path in super()._list_paths(is_recent_enough=is_recent_enough):
+    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
+        for path in super()._list_paths(allow_cached=allow_cached):
             if path in self._known_paths or self._roots.contains(path):
                 yield path
             else:

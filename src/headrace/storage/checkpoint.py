@@ -6,7 +6,9 @@ after it is run again with the same input, the same changes and the same state, 
 
     HEADRACE              format and identity of the checkpoint
     lock, lease.json      the lock in a folder, or the lease in an object store
-    log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7
+    log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7 (in an object store:
+                          (in an object store with the    manifest/current.json)
+                          epoch: 0000000007.000002.json)
     plans/  queries/      what workers need to know       state/                     partial aggregates, sessions, rows of joins
     results/              rows for readers                deliveries/                rows for callbacks and consoles
     sources/              bookkeeping of sources          functions/                 code of UDFs
@@ -16,8 +18,8 @@ A manifest names every file that recovery depends on: a missing file is reported
 content of each is protected by check sums. The first manifest, of batch −1, is written when the checkpoint is created, so that a
 checkpoint without a manifest is damaged, never new.
 
-A session that was paused while another one took its checkpoint over does no harm: a manifest is published only if there is none
-of its batch, the name of a log entry has the epoch of the lease, and the sweep deletes what existed while the session had it.
+A session that was paused while another one took its checkpoint over does no harm: only one of them can publish the next manifest
+(`manifests`), the name of a log entry has the epoch of the lease, and the sweep deletes what existed while the session had it.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError, StorageError
+from headrace.errors import CheckpointError
 from headrace.storage import documents
 from headrace.storage.checkpoint_lock import acquire_lock
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.locations import StorageOptions, is_url, open_store, parse_location
+from headrace.storage.manifests import ManifestConflictError, open_manifests, parse_batch
 from headrace.storage.result_log import is_packed_file
 from headrace.storage.store import Store
 
@@ -61,12 +64,12 @@ class Checkpoint:
         self._check_place()
         self.store.create_folder("")
         self._lock = acquire_lock(self.location, self.store)
-        self._refused_manifest: bytes | None = None  # whose commit failed: it may be there nevertheless
         try:
             if self.store.find_size(_MARKER) is None:
                 self._create_marker()
             self.identity = read_identity(self.store)
             self.store = self._open_store(self.identity)
+            self._manifests = open_manifests(self.store)
         except BaseException:
             self.close()
             raise
@@ -83,6 +86,10 @@ class Checkpoint:
     def writer(self) -> str:
         """The name of this session in the manifests that it commits: the epoch of its lock, and the process."""
         return f"{self._lock.epoch}@{self._lock.owner}"
+
+    def verify_owner(self) -> None:
+        """Raise CheckpointError if another session owns the checkpoint: that is then why a batch failed, whatever it raised."""
+        self._lock.check(now=True)
 
     def exists(self) -> bool:
         """Return whether the checkpoint has not been deleted."""
@@ -133,55 +140,46 @@ class Checkpoint:
 
     def _log_key(self, batch: int) -> str:
         """Return the key of a log entry of this session: that of an earlier owner, who may wake up, is another one."""
-        return _entry_key("log", batch, self._lock.epoch)
+        return _log_entry_key(batch, self._lock.epoch)
 
     def commit(self, batch: int, manifest: object) -> None:
         """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it.
 
         After a StorageError the manifest may be there or not: recovery would use it, and the next attempt replaces it.
         """
+        self._publish_manifest(batch, manifest, f"batch {batch} was committed by another session")
+
+    def _publish_manifest(self, batch: int, manifest: object, conflict_message: str) -> None:
         self._lock.check()
-        key = _entry_key("manifest", batch)
-        content = documents.encode_record(self.store, key, manifest)
         try:
-            self.store.put(key, content, if_absent=not self._is_refused_manifest(key))
-        except FileExistsError:
-            if self.store.get(key) != b"".join(content):  # equal: a repeated request met its own first attempt
-                raise self._conflict_error(batch, key) from None
-        except StorageError:
-            self._refused_manifest = b"".join(content)
-            raise
-        self._refused_manifest = None
+            self._manifests.publish(batch, manifest)
+        except ManifestConflictError as conflict:
+            raise CheckpointError(
+                conflict_message,
+                detail=f"{conflict.writer}; this is {self.writer}",
+                hint="let only one session use a checkpoint; open the session again to continue after that batch",
+            ) from None
 
-    def _conflict_error(self, batch: int, key: str) -> CheckpointError:
-        return CheckpointError(
-            f"batch {batch} was committed by another session",
-            detail=f"by {getattr(documents.get_record(self.store, key), 'writer', 'an unknown one')}, this is {self.writer}",
-            hint="let only one session use a checkpoint; open the session again to continue after that batch",
-        )
+    def claim(self, manifest: object) -> None:
+        """Publish the newest manifest again, as that of this session, so that an earlier owner cannot commit any more.
 
-    def _is_refused_manifest(self, key: str) -> bool:
-        """Return whether the manifest that exists is one that this session failed to commit."""
-        if self._refused_manifest is None or self.store.find_size(key) is None:
-            return False
-        return self.store.get(key) == self._refused_manifest
+        It must precede every deletion: a commit of the earlier owner would refer to files that are about to be deleted. Where the
+        lock is never taken over, nothing happens.
+        """
+        if self._lock.epoch:
+            self._publish_manifest(0, manifest, "the checkpoint was changed by another session while this one was opened")
 
     def read_manifest(self) -> Any:
-        """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged.
-
-        An older manifest is never used in the place of a damaged one.
-        """
+        """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged."""
         self.store.sync_names()
-        batches = self._list_batches("manifest")
-        if batches:
-            return documents.get_record(self.store, _entry_key("manifest", batches[-1]))
-        if any(self.store.list(folder) for folder in ("log", *_SWEPT_FOLDERS)):
+        manifest = self._manifests.read_newest()
+        if manifest is None and any(self.store.list(folder) for folder in ("log", *_SWEPT_FOLDERS)):
             raise documents.damaged_error(self.store, "manifest", FileNotFoundError())
-        return None
+        return manifest
 
     def read_log_entry(self, batch: int) -> Any:
         """Return the log entry of a batch, or None if the batch was not logged; of several, that of the newest owner."""
-        keys = [key for key in self.store.list("log") if _parse_batch(key) == batch]
+        keys = [key for key in self.store.list("log") if parse_batch(key) == batch]
         return documents.get_record(self.store, max(keys)) if keys else None
 
     def check_files(self, batch: int, referenced: Collection[str], *, logged: bool) -> None:
@@ -198,7 +196,7 @@ class Checkpoint:
         for folder in _FILES_BY_BATCH:
             for key in () if logged else self.store.list(folder):
                 if int(key.partition("/")[2].partition("-")[0]) > batch:
-                    raise documents.damaged_error(self.store, _entry_key("log", batch + 1), FileNotFoundError())
+                    raise documents.damaged_error(self.store, self._log_key(batch + 1), FileNotFoundError())
 
     def sweep(self, batch: int, referenced: Iterable[str], *, is_running: bool = False) -> None:
         """Delete what the manifest of `batch` does not name: files of failed attempts, and those that a failure left undeleted.
@@ -209,9 +207,10 @@ class Checkpoint:
         kept = set(referenced)
         listed = [key for folder in _SWEPT_FOLDERS for key in self.store.list(folder)]
         swept = [key for key in listed if key not in kept and not (is_running and is_packed_file(key))]
-        entries = [key for folder in ("log", "manifest") for key in self.store.list(folder)]
+        entries = [key for key in self.store.list("log") if parse_batch(key) < batch]
+        superseded = self._manifests.list_superseded(batch)
         self._lock.check()
-        self.store.delete_many([*swept, *(key for key in entries if _parse_batch(key) < batch)])
+        self.store.delete_many([*swept, *entries, *superseded])
         for folder in ("log", "manifest", *_SWEPT_FOLDERS):
             self.store.sweep_scratch(folder, is_packed_file if is_running else lambda _: False)
         for folder in () if is_running else ("", "functions", *self.store.list_folders("sources")):
@@ -219,10 +218,7 @@ class Checkpoint:
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
-        self.store.delete_many([_entry_key("manifest", batch - 1), self._log_key(batch - 1), *files])
-
-    def _list_batches(self, folder: str) -> list[int]:
-        return sorted(_parse_batch(key) for key in self.store.list(folder))
+        self.store.delete_many([*self._manifests.list_superseded(batch), self._log_key(batch - 1), *files])
 
 
 def delete_checkpoint(location: str, options: StorageOptions | None = None) -> None:
@@ -242,13 +238,8 @@ def delete_checkpoint(location: str, options: StorageOptions | None = None) -> N
         lock.release()
 
 
-def _entry_key(folder: str, batch: int, epoch: int = 0) -> str:
-    return f"{folder}/{batch:010d}{f'.{epoch:06d}' if epoch else ''}.json"
-
-
-def _parse_batch(key: str) -> int:
-    """Return the batch number in the name of a log entry or manifest."""
-    return int(key.rpartition("/")[2].partition(".")[0])
+def _log_entry_key(batch: int, epoch: int) -> str:
+    return f"log/{batch:010d}{f'.{epoch:06d}' if epoch else ''}.json"
 
 
 def name_source_folder(stream: str) -> str:

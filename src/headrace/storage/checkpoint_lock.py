@@ -23,8 +23,8 @@ class CheckpointLock(Protocol):
     def owner(self) -> str:
         """The session, for messages."""
 
-    def check(self) -> None:
-        """Raise CheckpointError if another session has taken the lock over."""
+    def check(self, *, now: bool = False) -> None:
+        """Raise CheckpointError if another session has taken the lock over; `now` does not trust what was known before."""
 
     def release(self) -> None:
         """Release the lock; a second call has no effect."""
@@ -52,7 +52,7 @@ class FileLock:
                 f"checkpoint '{folder}' is in use by another session", hint="close that session first, or use another directory"
             ) from error
 
-    def check(self) -> None:
+    def check(self, *, now: bool = False) -> None:
         """See `CheckpointLock`."""
 
     def release(self) -> None:

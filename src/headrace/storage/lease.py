@@ -2,7 +2,8 @@
 
 The lease is an object with an epoch, an owner and a counter. The owner renews it with a conditional put. Another session reads it
 twice: if it was renewed meanwhile, the checkpoint is in use; if it stays the same for its whole time, the owner is gone, and a
-conditional put with the next epoch takes it over. No clocks of different machines are compared.
+conditional put with the next epoch takes it over. No clocks of different machines are compared. HEADRACE_LEASE_SECONDS sets the
+time of a lease, 10 by default: another session waits that long for one that ended without releasing it.
 
 A lease does not stop a paused owner that wakes up after a takeover. It notices when it renews the lease, at the latest; until
 then, its commits fail, because a manifest is published only if it does not exist (`Checkpoint.commit`).
@@ -21,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.storage.object_store import ObjectStore, VersionConflictError
+from headrace.storage.store import VersionConflictError, VersionedStore
 
 LEASE_KEY = "lease.json"
-LEASE_SECONDS = 10.0
+LEASE_SECONDS = float(os.environ.get("HEADRACE_LEASE_SECONDS", "10"))
 _RENEWALS = 4  # in the time of a lease
 _SAFE_SHARE = 0.7  # of the time of a lease, in which a session trusts its last renewal
 
@@ -62,7 +63,7 @@ class Lease:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: VersionedStore,
         seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
@@ -88,13 +89,13 @@ class Lease:
         """Renew the lease in a thread from now on."""
         threading.Thread(target=self._renew_until_end, name="headrace-lease", daemon=True).start()
 
-    def check(self) -> None:
-        """Return if this session still holds the lease; renews it first if the last renewal is old.
+    def check(self, *, now: bool = False) -> None:
+        """Return if this session still holds the lease; renews it first if the last renewal is old, or if `now` is given.
 
         Raises CheckpointError if another session has taken it over, and StorageError if the store does not answer.
         """
         with self._lock:
-            if not self._lost and self._clock() - self._renewed_at > self._seconds * _SAFE_SHARE:
+            if not self._lost and (now or self._clock() - self._renewed_at > self._seconds * _SAFE_SHARE):
                 self._renew()
             if self._lost:
                 raise self._lost_error()

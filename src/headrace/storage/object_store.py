@@ -22,7 +22,7 @@ from obstore.store import MemoryStore, from_url
 
 from headrace.errors import SessionError, StorageError
 from headrace.storage.local_cache import get_local_cache
-from headrace.storage.store import Chunks, join_key
+from headrace.storage.store import Chunks, VersionConflictError, join_key
 
 _CLIENT_OPTIONS = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url",
@@ -30,10 +30,6 @@ _CLIENT_OPTIONS = frozenset({
 })  # fmt: skip
 _MEMORY: dict[str, MemoryStore] = {}
 _MAX_DELETED = 1000  # keys of one request
-
-
-class VersionConflictError(Exception):
-    """An object is not in the version that was to be replaced."""
 
 
 class ObjectStore:
@@ -194,7 +190,7 @@ class ObjectStore:
         """See `Store`; every object is durable."""
 
     def get_version(self, key: str) -> tuple[bytes, str] | None:
-        """Return an object and its version, or None if there is none."""
+        """See `VersionedStore`."""
         try:
             with self._report_refusal(key, "read"):
                 result = obstore.get(self._client, self._prefix + key)
@@ -203,10 +199,7 @@ class ObjectStore:
             return None
 
     def replace_version(self, key: str, content: bytes, version: str | None) -> str:
-        """Replace an object only if it is in this version (None: absent); return its new version.
-
-        Raises VersionConflictError if it is in another one.
-        """
+        """See `VersionedStore`."""
         try:
             with self._report_refusal(key):
                 return str(self._put(key, content, "create" if version is None else {"e_tag": version}))

@@ -82,6 +82,23 @@ class Store(Protocol):
         """Make every name in the store durable: a killed process may have left names that it had no time to sync."""
 
 
+class VersionConflictError(Exception):
+    """An object is not in the version that was to be replaced."""
+
+
+class VersionedStore(Store, Protocol):
+    """A store that replaces an object only in a version that the caller knows."""
+
+    def get_version(self, key: str) -> tuple[bytes, str] | None:
+        """Return an object and its version, or None if there is none."""
+
+    def replace_version(self, key: str, content: bytes, version: str | None) -> str:
+        """Replace an object only if it is in this version (None: absent); return its new version.
+
+        Raises VersionConflictError if it is in another one.
+        """
+
+
 def join_key(folder: str, name: str) -> str:
     """Return the key of a name in a folder; "" is the top."""
     return f"{folder}/{name}" if folder else name

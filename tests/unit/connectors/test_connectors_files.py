@@ -250,7 +250,7 @@ def test_a_file_that_is_discovered_while_pending_looks_is_pending(data_dir, stat
     write_ids(data_dir / "a.parquet", [1])
     list_paths = source._list_paths
 
-    def list_after_planning():
+    def list_after_planning(**_: bool):
         monkeypatch.setattr(source, "_list_paths", list_paths)
         source.plan(None, 10)
         return list_paths()
