@@ -27,13 +27,7 @@ def run_s3_server() -> Iterator[dict[str, str]]:
             "region": "us-east-1",
         }
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-        client = boto3.client(
-            "s3",
-            endpoint_url=options["endpoint"],
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name="us-east-1",
-        )
+        client = boto3.client("s3", endpoint_url=options["endpoint"], **keys)
         client.create_bucket(Bucket=BUCKET)
         client.close()
         yield options

@@ -10,6 +10,7 @@ An append writes the whole object again: logs are small, and have one writer.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -30,6 +31,7 @@ _CLIENT_OPTIONS = frozenset({
 })  # fmt: skip
 _MEMORY: dict[str, MemoryStore] = {}
 _MAX_DELETED = 1000  # keys of one request
+_PART_BYTES = 1 << 20
 
 
 class ObjectStore:
@@ -42,7 +44,7 @@ class ObjectStore:
         at the end. Raises SessionError for an invalid option.
         """
         self._url, self._options, self._identity, self._prefix = url, dict(options), identity, prefix
-        self._client = _open_client(url, tuple(sorted(self._options.items())), os.getpid())
+        self._client, self._base = _open_client(url, tuple(sorted(self._options.items())), os.getpid())
         self._appended: dict[str, bytes] = {}  # objects that this store appends to, whose only writer it is
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,6 +59,10 @@ class ObjectStore:
     def scope(self, folder: str) -> ObjectStore:
         """See `Store`."""
         return ObjectStore(self._url, self._options, self._identity, f"{self._prefix}{folder}/")
+
+    def _path_of(self, key: str) -> str:
+        """Return the path of a key for the client."""
+        return f"{self._base}{self._prefix}{key}"
 
     def name_of(self, key: str) -> str:
         """See `Store`."""
@@ -80,13 +86,13 @@ class ObjectStore:
             get_local_cache().add(self._cached_name(key), [content])
 
     def _put(self, key: str, content: bytes, mode: Any) -> str | None:
-        result = obstore.put(self._client, self._prefix + key, content, mode=mode, use_multipart=False)
+        result = obstore.put(self._client, self._path_of(key), content, mode=mode, use_multipart=False)
         return result["e_tag"]
 
     def link(self, key: str, new_key: str) -> None:
         """See `Store`; copies the object."""
         with self._report_refusal(new_key):
-            obstore.copy(self._client, self._prefix + key, self._prefix + new_key)
+            obstore.copy(self._client, self._path_of(key), self._path_of(new_key))
 
     def append(self, key: str, content: bytes, offset: int) -> None:
         """See `Store`; never leaves a part."""
@@ -98,7 +104,7 @@ class ObjectStore:
     def get(self, key: str) -> bytes:
         """See `Store`."""
         with self._report_refusal(key, "read"):
-            return bytes(obstore.get(self._client, self._prefix + key).bytes())
+            return bytes(obstore.get(self._client, self._path_of(key)).bytes())
 
     def open_local(self, key: str) -> pa.Buffer:
         """See `Store`; fetches an object that this machine does not have."""
@@ -125,11 +131,11 @@ class ObjectStore:
 
     def _list_entries(self, prefix: str) -> Any:
         with self._report_refusal(prefix, "listed"):
-            return obstore.list_with_delimiter(self._client, f"{self._prefix}{prefix}".rstrip("/") or None)
+            return obstore.list_with_delimiter(self._client, self._path_of(prefix).rstrip("/") or None)
 
     def list_entries(self, prefix: str, *, recursive: bool) -> Iterator[Any]:
         """Yield what the store says of the objects below a folder, or of the object of that name: path, size, e_tag, time."""
-        whole = f"{self._prefix}{prefix}".rstrip("/")
+        whole = self._path_of(prefix).rstrip("/")
         with self._report_refusal(prefix, "listed"):
             if recursive:
                 found: Sequence[Any] = [entry for page in obstore.list(self._client, whole or None) for entry in page]
@@ -138,17 +144,16 @@ class ObjectStore:
             if not found and prefix:
                 with contextlib.suppress(FileNotFoundError):
                     found = [obstore.head(self._client, whole)]
-        yield from found
+        yield from ({**entry, "path": entry["path"].removeprefix(self._path_of(""))} for entry in found)
 
     def get_entry(self, key: str) -> Any:
         """Return what the store says of an object: path, size, e_tag, time; raises FileNotFoundError if there is none."""
         with self._report_refusal(key, "read"):
-            return obstore.head(self._client, self._prefix + key)
+            return obstore.head(self._client, self._path_of(key))
 
-    def open_reader(self, key: str) -> Any:
+    def open_reader(self, key: str) -> io.BufferedReader:
         """Return a file object that fetches the parts of an object that are read."""
-        with self._report_refusal(key, "read"):
-            return obstore.open_reader(self._client, self._prefix + key)
+        return io.BufferedReader(_PartReader(self._client, self._path_of(key), int(self.get_entry(key)["size"])), _PART_BYTES)
 
     def create_folder(self, key: str) -> None:
         """See `Store`; there are no folders."""
@@ -157,7 +162,7 @@ class ObjectStore:
         """See `Store`."""
         try:
             with self._report_refusal(key, "read"):
-                return int(obstore.head(self._client, self._prefix + key)["size"])
+                return int(obstore.head(self._client, self._path_of(key))["size"])
         except FileNotFoundError:
             return None
 
@@ -171,7 +176,7 @@ class ObjectStore:
         for start in range(0, len(listed), _MAX_DELETED):
             batch = listed[start : start + _MAX_DELETED]
             with self._report_refusal(batch[0], "deleted"):
-                _delete_existing(self._client, [self._prefix + key for key in batch])
+                _delete_existing(self._client, [self._path_of(key) for key in batch])
             for key in batch:
                 self._appended.pop(key, None)
                 get_local_cache().remove(self._cached_name(key))
@@ -179,9 +184,8 @@ class ObjectStore:
     def delete_folder(self, key: str) -> None:
         """See `Store`."""
         with self._report_refusal(key, "deleted"):
-            entries = [entry for page in obstore.list(self._client, f"{self._prefix}{key}") for entry in page]
-        inside = f"{self._prefix}{key}/"
-        self.delete_many(entry["path"].removeprefix(self._prefix) for entry in entries if entry["path"].startswith(inside))
+            paths = [entry["path"] for page in obstore.list(self._client, self._path_of(key)) for entry in page]
+        self.delete_many(path.removeprefix(self._path_of("")) for path in paths if path.startswith(self._path_of(f"{key}/")))
 
     def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = lambda _: False) -> None:
         """See `Store`; a failed put leaves nothing."""
@@ -193,7 +197,7 @@ class ObjectStore:
         """See `VersionedStore`."""
         try:
             with self._report_refusal(key, "read"):
-                result = obstore.get(self._client, self._prefix + key)
+                result = obstore.get(self._client, self._path_of(key))
                 return bytes(result.bytes()), str(result.meta["e_tag"])
         except FileNotFoundError:
             return None
@@ -223,6 +227,38 @@ class ObjectStore:
             ) from error
 
 
+class _PartReader(io.RawIOBase):
+    """An object as a file: every read is a request for a range of bytes."""
+
+    def __init__(self, client: Any, path: str, size: int) -> None:
+        self._client, self._path, self._size, self._position = client, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, target: Any) -> int:
+        end = min(self._position + len(target), self._size)
+        if end <= self._position:
+            return 0
+        try:
+            content = obstore.get_range(self._client, self._path, start=self._position, end=end)
+        except BaseError as error:
+            raise OSError(str(error)) from error
+        target[: len(content)] = memoryview(content)
+        self._position += len(content)
+        return len(content)
+
+
 def _delete_existing(client: Any, keys: list[str]) -> None:
     """Delete objects; a provider may answer that one of them does not exist, and then has not deleted those after it."""
     try:
@@ -234,11 +270,15 @@ def _delete_existing(client: Any, keys: list[str]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _open_client(url: str, options: tuple[tuple[str, str], ...], process: int) -> Any:
-    """Return a client; a process that was forked must not use that of its parent, hence `process`."""
+def _open_client(url: str, options: tuple[tuple[str, str], ...], process: int) -> tuple[Any, str]:
+    """Return a client, and the path of the URL if the client does not add it itself, with a '/' at the end.
+
+    A process that was forked must not use the client of its parent, hence `process`.
+    """
     del process
     if url.startswith("memory://"):
-        return _MEMORY.setdefault(url, MemoryStore())
+        name, _, path = url.removeprefix("memory://").partition("/")
+        return _MEMORY.setdefault(name, MemoryStore()), f"{path}/" if path else ""
     settings = {name.lower(): value for name, value in options}
     client_options = {name: _to_bool(settings.pop(name)) for name in sorted(_CLIENT_OPTIONS & settings.keys())}
     endpoints = (settings.get("endpoint"), settings.get("aws_endpoint"), os.environ.get("AWS_ENDPOINT_URL"))
@@ -247,7 +287,7 @@ def _open_client(url: str, options: tuple[tuple[str, str], ...], process: int) -
         client_options.setdefault("allow_http", True)
     open_client: Any = from_url  # typed for each provider; the options are those of users
     try:
-        return open_client(url, config=settings, client_options=client_options)
+        return open_client(url, config=settings, client_options=client_options), ""
     except (BaseError, ValueError, TypeError) as error:
         raise SessionError(
             f"object store '{url}' cannot be opened",

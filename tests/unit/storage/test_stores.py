@@ -11,7 +11,7 @@ from headrace.errors import SessionError, StorageError
 from headrace.storage import container, documents
 from headrace.storage.append_log import AppendLog
 from headrace.storage.local_cache import get_local_cache
-from headrace.storage.locations import open_store
+from headrace.storage.locations import open_store, set_storage_options
 from headrace.storage.object_store import ObjectStore, VersionConflictError
 from headrace.storage.store import Store
 
@@ -152,6 +152,7 @@ def test_an_endpoint_without_tls_is_allowed_by_naming_it(monkeypatch, s3_options
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     object_store_module._open_client.cache_clear()
+    set_storage_options({})
     store = open_store("s3://headrace-test/by-environment")
     store.put("a", [b"1"])
     assert store.get("a") == b"1"
