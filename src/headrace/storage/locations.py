@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from headrace.errors import CheckpointError, HeadraceError
+from headrace.errors import CheckpointError, HeadraceError, SessionError
 from headrace.storage.posix import PosixStore
 from headrace.storage.store import Store
 
@@ -66,6 +66,11 @@ def open_store(location: str, identity: str = "", options: StorageOptions | None
     """
     if not is_url(location):
         return PosixStore(location, identity)
-    from headrace.storage.object_store import ObjectStore  # noqa: PLC0415  loads a library that folders do not need
+    try:
+        from headrace.storage.object_store import ObjectStore  # noqa: PLC0415  loads a library that folders do not need
+    except ImportError as error:
+        raise SessionError(
+            f"'{location}' needs a library that is not installed", detail=str(error), hint="pip install 'headrace[s3]'"
+        ) from error
 
     return ObjectStore(location, _default_options if options is None else options, identity)
