@@ -257,7 +257,7 @@ class Query(ResultFrames):
                 rows = pa.Table.from_batches(batches, self.schema)
                 note = "" if batches else "the session has deleted the rows"
         except (HeadraceError, OSError) as error:
-            is_deleted = not self._session.checkpoint_path.exists()
+            is_deleted = not self._session.checkpoint.exists()
             note = "the session has deleted the rows" if is_deleted else f"the rows cannot be read: {error}"
         return render_query(display_query(self), rows, note)
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +48,7 @@ from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
 from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.locations import set_storage_options
 from headrace.storage.result_log import ResultReader, Retention
 
 ROWS_PER_BATCH = 4_000_000
@@ -74,10 +75,11 @@ class Session:
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
         functions: bool = True,
         delivery_timeout: float = DELIVERY_TIMEOUT_SECONDS,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
-        - `checkpoint`: the checkpoint directory. By default a temporary directory that `close` removes.
+        - `checkpoint`: a directory, or a URL such as "s3://bucket/path". By default a temporary directory that `close` removes.
         - `master`: the Spark master to start with.
         - `spark`: a running SparkSession to use instead of starting one; `close` does not stop it.
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
@@ -93,6 +95,7 @@ class Session:
         - `functions`: False refuses registered functions (UDFs), and a checkpoint that has some before any code of it runs:
           the code of functions is pickled, so that whoever can write to the checkpoint could run code in this process.
         - `delivery_timeout`: the seconds after which a callback or a console that blocks fails its query.
+        - `storage_options`: options of object stores, such as {"endpoint": …, "access_key_id": …}; others are in the environment.
 
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
@@ -104,7 +107,8 @@ class Session:
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
             folder = checkpoint if checkpoint is not None else self._create_temporary_folder()
-            self._checkpoint = Checkpoint(folder)
+            set_storage_options(storage_options or {})
+            self._checkpoint = Checkpoint(folder, storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
             self._backend = load_backend(backend, master=master, spark=spark)
             self._cleanup.appendleft(self._backend.close)
@@ -530,8 +534,13 @@ class Session:
         return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
-    def checkpoint_path(self) -> Path:
-        """The checkpoint directory."""
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, with its location and its store."""
+        return self._checkpoint
+
+    @property
+    def checkpoint_path(self) -> Path | None:
+        """The checkpoint directory; None if the checkpoint is in an object store."""
         return self._checkpoint.path
 
     def retain_results(self, max_bytes: int | None = None, max_batches: int | None = None) -> None:

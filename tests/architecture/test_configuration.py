@@ -117,7 +117,10 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
     """Return the keys of a session file, by the part of the file; defaults are those of the sources."""
     sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource}
     tables = {
-        "Keys at the top": {**dict.fromkeys(("checkpoint", "rows_per_batch", "master"), NO_DEFAULT), "functions": "true"},
+        "Keys at the top": {
+            **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "storage"), NO_DEFAULT),
+            "functions": "true",
+        },
         "Keys of streams": {"source": "files", "time": REQUIRED, "watermark": "0 seconds", "max_ahead": NO_DEFAULT},
         "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "budget": NO_DEFAULT},
     }

@@ -10,8 +10,6 @@ the results would mix two queries. A query that had failed stays failed.
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -41,15 +39,15 @@ from headrace.cli.terminal import (
     stop_on_signal,
 )
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
-from headrace.connectors.pending_files import PENDING_FOLDER
+from headrace.connectors.file_access import path_exists
+from headrace.connectors.pending_files import delete_sink_files, list_sink_files
 from headrace.connectors.row_text import to_json_value
-from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError
+from headrace.errors import HeadraceError, NameTakenError, SessionError
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
 from headrace.session import ROWS_PER_BATCH, Session
-
-_PART_FILES = "part-*"
-_OWN_FILES = (_PART_FILES, f"{PENDING_FOLDER}/*{_PART_FILES}")
+from headrace.storage.checkpoint import delete_checkpoint
+from headrace.storage.locations import parse_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +111,13 @@ def _add_query(session: Session, entry: QueryEntry, sink: Sink) -> KnownQuery:
 def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, session: Session, file: SessionFile) -> None:
     path = getattr(sink, "path", None)
     if known is None:
-        if path is not None and any(Path(path).glob(_PART_FILES)):
+        if path is not None and list_sink_files(path):
             raise SessionError(
                 f"directory '{path}' of query '{entry.name}' contains results of another checkpoint",
                 hint="delete it, choose another one, or start over with --fresh",
             )
         return
-    hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint_folder(session)}'"
+    hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{session.checkpoint.location}'"
     if known.handle.sql != entry.sql:
         raise NameTakenError(
             f"query '{entry.name}' in '{file.path}' differs from its text in the checkpoint",
@@ -139,15 +137,11 @@ def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, sessio
             detail=f"in the checkpoint: {known.handle.budget}; in the file: {budget}",
             hint=hint,
         )
-    if path is not None and known.row_count and not Path(path).is_dir():
+    if path is not None and known.row_count and not path_exists(path):
         raise SessionError(
             f"directory '{path}' of query '{entry.name}' is missing, with {known.row_count} rows that are not written again",
             hint=hint,
         )
-
-
-def _checkpoint_folder(session: Session) -> Path:
-    return session.checkpoint_path
 
 
 def was_drained(session: Session) -> bool:
@@ -155,29 +149,14 @@ def was_drained(session: Session) -> bool:
     return session.drained
 
 
-def _check_unused(checkpoint: Path) -> None:
-    with (checkpoint / "lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint '{checkpoint}' is in use by another session", hint="stop that one first"
-            ) from error
-
-
-def delete_checkpoint(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
+def delete_checkpoint_and_results(checkpoint: str | None, options: Mapping[str, str], sinks: Iterable[Sink]) -> None:
     """Delete a checkpoint and the result files of these sinks, and no other files."""
-    if checkpoint is not None and checkpoint.exists():
-        if not (checkpoint / "HEADRACE").exists():
-            raise HeadraceError(
-                f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh does not delete it", hint="delete it yourself"
-            )
-        _check_unused(checkpoint)
-        shutil.rmtree(checkpoint)
+    if checkpoint is not None:
+        delete_checkpoint(checkpoint, options)
     for sink in sinks:
         path = getattr(sink, "path", None)
-        for part in [file for pattern in _OWN_FILES for file in Path(path).glob(pattern)] if path is not None else ():
-            part.unlink()
+        if path is not None:
+            delete_sink_files(path)
 
 
 _STATUS_LINE_SECONDS = 5.0
@@ -282,7 +261,7 @@ class RunSettings:
 
     file: SessionFile
     sinks: Mapping[str, Sink]
-    checkpoint: Path | None
+    checkpoint: str | None
     backend: BackendName
     once: bool
     as_json: bool
@@ -301,7 +280,7 @@ def command(
     backend: Annotated[
         BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the checkpoint.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="Folder or URL of the checkpoint.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
@@ -321,7 +300,7 @@ def command(
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
     if fresh:
-        delete_checkpoint(settings.checkpoint, sinks.values())
+        delete_checkpoint_and_results(settings.checkpoint, session_file.storage, sinks.values())
     with quiet_stdout(wanted=as_json):
         outcome = _run_session(settings)
     if as_json:
@@ -334,17 +313,17 @@ def command(
 
 
 def _choose_checkpoint(
-    file: SessionFile, sinks: Mapping[str, Sink], chosen: Path | None, out: Path | None, *, once: bool
-) -> Path | None:
-    """Return the checkpoint folder; None (a temporary one) only if no sink could get duplicates from a second run."""
+    file: SessionFile, sinks: Mapping[str, Sink], chosen: str | None, out: Path | None, *, once: bool
+) -> str | None:
+    """Return the location of the checkpoint; None (a temporary one) only if no sink could get duplicates from a second run."""
     if chosen is not None:
-        return chosen.expanduser().absolute()
+        return parse_location(chosen)
     if file.checkpoint is not None:
         return file.checkpoint
     if out is not None:
-        return out.expanduser().absolute() / ".checkpoint"
+        return str(out.expanduser().absolute() / ".checkpoint")
     leaves_nothing = all(not sink.written_by_workers or isinstance(sink, NoopSink) for sink in sinks.values())
-    return None if once and leaves_nothing else file.path.parent / ".headrace" / file.path.stem
+    return None if once and leaves_nothing else str(file.path.parent / ".headrace" / file.path.stem)
 
 
 def _check_bounded(settings: RunSettings) -> None:
@@ -364,6 +343,7 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             rows_per_batch=settings.file.rows_per_batch or ROWS_PER_BATCH,
             master=settings.file.master or "local[*]",
             functions=settings.file.functions,
+            storage_options=settings.file.storage,
         )
     error: HeadraceError | None = None
     with session:
@@ -438,7 +418,7 @@ def _summarize_run(
     return {
         "session": str(settings.file.path),
         "backend": settings.backend.value,
-        "checkpoint": None if settings.checkpoint is None else str(settings.checkpoint),
+        "checkpoint": settings.checkpoint,
         "batches": session.last_batch + 1,
         "streams": streams,
         "queries": {name: _summarize_query(query, settings) for name, query in queries.items()},

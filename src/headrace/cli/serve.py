@@ -29,6 +29,7 @@ from headrace.service.host import ServiceHost
 from headrace.service.server import Server
 from headrace.service.tls import load_tls_context
 from headrace.session import ROWS_PER_BATCH, Session
+from headrace.storage.locations import is_url, parse_location
 
 _DEMO_QUERIES = 6
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -40,7 +41,9 @@ def command(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 chooses a free one.", min=0, max=65535)] = 8420,
     demo: Annotated[bool, typer.Option("--demo", help="Start with two generated streams and a few queries.")] = False,
     backend: Annotated[BackendName, typer.Option(help="Back-end: Spark, or this process (local).")] = BackendName.spark,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the checkpoint, to resume from.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder or URL of the checkpoint, to resume from.")
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(
@@ -109,7 +112,15 @@ def command(
         master = (session_file.master if session_file else None) or "local[*]"
         functions = not no_functions and (session_file is None or session_file.functions)
         session = stack.enter_context(
-            Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions, budget=budget)
+            Session(
+                folder,
+                backend=backend.value,
+                rows_per_batch=rows,
+                master=master,
+                functions=functions,
+                budget=budget,
+                storage_options=session_file.storage if session_file else None,
+            )
         )
         detached = _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
@@ -126,7 +137,7 @@ def command(
         for entry, error in detached:
             service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))
         if as_json:
-            print(json.dumps({"url": address, "checkpoint": str(folder), "tokens": accepted_tokens.required}), flush=True)
+            print(json.dumps({"url": address, "checkpoint": folder, "tokens": accepted_tokens.required}), flush=True)
         console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
         if tls is None and not is_loopback(host):
             console.print("tokens and rows travel unencrypted; --tls-cert and --tls-key encrypt them", style="yellow")
@@ -149,12 +160,12 @@ def _exit_on_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _choose_checkpoint(session_file: SessionFile | None, chosen: Path | None, stack: contextlib.ExitStack) -> Path:
+def _choose_checkpoint(session_file: SessionFile | None, chosen: str | None, stack: contextlib.ExitStack) -> str:
     if chosen is not None:
-        return chosen.expanduser().absolute()
+        return parse_location(chosen)
     if session_file is not None and session_file.checkpoint is not None:
         return session_file.checkpoint
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-")))
+    return stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
 
 
 def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -165,11 +176,15 @@ def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | No
     return load_tls_context(certificate.expanduser(), key.expanduser())
 
 
-def _load_tokens(host: str, checkpoint: Path, console: Console) -> TokenRegistry:
+def _load_tokens(host: str, checkpoint: str, console: Console) -> TokenRegistry:
     """Return the tokens if no token file is given: none on loopback, otherwise those of a generated file."""
     if is_loopback(host):
         return TokenRegistry()
-    path = checkpoint / "tokens"
+    if is_url(checkpoint):
+        raise HeadraceError(
+            "requests need a token, and tokens are not generated in an object store", hint="name a token file with --tokens FILE"
+        )
+    path = Path(checkpoint) / "tokens"
     if path.exists():
         return TokenRegistry.load(path)
     created = TokenRegistry.create_file(path)

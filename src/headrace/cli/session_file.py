@@ -1,9 +1,13 @@
 """Session files: streams and queries in TOML.
 
-    checkpoint = "state"              # optional folder; relative paths, here and below, start at the folder of this file
+    checkpoint = "state"              # optional: a folder, or a URL such as s3://bucket/path
+                                      # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     master = "local[*]"               # optional, for the Spark back-end
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
+
+    [storage]                         # optional: options of object stores; credentials are better in the environment
+    endpoint = "http://127.0.0.1:9000"
 
     [streams.purchases]
     source = "files"                  # files (the default), rate or tcp
@@ -36,7 +40,7 @@ from __future__ import annotations
 import glob
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +51,7 @@ from headrace.errors import HeadraceError
 from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.storage.locations import is_url, parse_location
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -55,7 +60,7 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "streams": (dict,),
-    "queries": (dict,),
+    "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
@@ -129,10 +134,11 @@ class SessionFile:
     path: Path
     streams: tuple[StreamEntry, ...]
     queries: tuple[QueryEntry, ...]
-    checkpoint: Path | None = None
+    checkpoint: str | None = None
     rows_per_batch: int | None = None
     master: str | None = None
     functions: bool = True
+    storage: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -154,10 +160,11 @@ class SessionFile:
             path,
             streams,
             queries,
-            None if checkpoint is None else _resolve_path(path.parent, checkpoint),
+            None if checkpoint is None else _resolve_location(path.parent, checkpoint),
             rows_per_batch,
             top.get("master"),
             top.get("functions", True),
+            {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
         )
 
     def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:
@@ -172,7 +179,7 @@ class SessionFile:
             )
         kind, colon, directory = query.sink.partition(":")
         if kind in {"parquet", "jsonl"} and directory:
-            return parse_sink({kind: _resolve_path(base, directory)})
+            return parse_sink({kind: directory if is_url(directory) else str(_resolve_path(base, directory))})
         if colon or kind not in {"memory", "console", "noop"}:
             raise HeadraceError(
                 f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is not a sink",
@@ -241,7 +248,7 @@ def _parse_stream(table: _TomlTable) -> StreamEntry:
         options["path"] = _resolve_pattern(table.file.parent, options["path"])
         kind_of_letters, colon, folder = options.get("dead_letter", "").partition(":")
         if colon:
-            options["dead_letter"] = f"{kind_of_letters}:{_resolve_path(table.file.parent, folder)}"
+            options["dead_letter"] = f"{kind_of_letters}:{folder if is_url(folder) else _resolve_path(table.file.parent, folder)}"
     name = table.key_path.removeprefix("streams.")
     watermark, max_ahead = table.get("watermark", "0 seconds"), table.get("max_ahead")
     for key, duration in (("watermark", watermark), ("max_ahead", max_ahead)):
@@ -263,11 +270,25 @@ def _parse_query(table: _TomlTable) -> QueryEntry:
     return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), table.get("sink"), budget)
 
 
+def _parse_storage_option(top: _TomlTable, name: str, value: object) -> str:
+    if not isinstance(value, str | bool | int):
+        raise top.make_error(f"storage.{name}", "must be a text, a number or a boolean")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _resolve_path(base: Path, name: str) -> Path:
     return base / Path(name).expanduser()
 
 
+def _resolve_location(base: Path, name: str) -> str:
+    """Return the path of a folder, or a URL; raises CheckpointError for an unknown scheme."""
+    location = parse_location(name)
+    return location if is_url(location) or name.startswith("file:") else str(_resolve_path(base, name))
+
+
 def _resolve_pattern(base: Path, name: str) -> str:
-    """Join a glob pattern to a directory whose own name is taken literally."""
+    """Join a glob pattern to a directory whose own name is taken literally; a URL stays as it is."""
+    if is_url(name):
+        return name
     expanded = Path(name).expanduser()
     return str(expanded if expanded.is_absolute() else Path(glob.escape(str(base))) / expanded)

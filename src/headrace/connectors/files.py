@@ -7,24 +7,28 @@ they stay valid after a restart, whatever the directory contains by then; a posi
 
 from __future__ import annotations
 
-import glob
+import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema, is_glob
+from headrace.connectors.file_access import FileStatus, get_status, is_glob, list_files, parse_file_path, path_exists
+from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema
 from headrace.connectors.skipped_rows import ERROR_POLICIES, normalize_policy
 from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog, extend_digest
-from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import damaged_error, get_document, put_document
+from headrace.storage.locations import is_url, parse_location
+from headrace.storage.store import Store
 
+_LISTING_SECONDS = 1.0
 _LOG_FILE, _SCHEMA_FILE = "files.jsonl", "schema.json"
 
 
@@ -37,6 +41,7 @@ class _DiscoveredFile:
     size: int
     units: list[int]
     skipped: str = ""
+    version: str = ""  # that an object store gives it
 
 
 class FileSource:
@@ -76,7 +81,7 @@ class FileSource:
         _check_choice("on_error", on_error, ERROR_POLICIES)
         if len(delimiter) != 1:
             raise SchemaError(f"delimiter '{delimiter}' is not one character")
-        self._path, self._format = os.path.abspath(Path(path).expanduser()), format  # noqa: PTH100 - patterns are no paths
+        self._path, self._format = parse_file_path(path, SchemaError, "path"), format
         self._declared_schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._schema = self._declared_schema
         self._options: dict[str, Option] = {
@@ -86,7 +91,9 @@ class FileSource:
             "delimiter": delimiter,
             "timestamp_format": timestamp_format,
         }
-        self._stream, self._directory = "", None  # type: tuple[str, Path | None]
+        self._stream, self._store = "", None  # type: tuple[str, Store | None]
+        self._listing, self._listed_at = [], -math.inf  # type: tuple[list[FileStatus], float]
+        self._clock = time.monotonic
         self._log: AppendLog  # once attached
         self._is_log_outdated = False  # whether the last attempt to replace it failed
         self._files: list[_DiscoveredFile] = []
@@ -105,10 +112,9 @@ class FileSource:
         """The files that were left out, each with the reason, by path."""
         return {file.path: file.skipped for file in self._files if file.skipped}
 
-    def attach(self, stream: str, directory: Path) -> None:
+    def attach(self, stream: str, store: Store) -> None:
         """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
-        self._stream, self._directory = stream, Path(directory)
-        store = open_source_store(self._directory)
+        self._stream, self._store = stream, store
         self._log = AppendLog(store, _LOG_FILE)
         self._files = [_DiscoveredFile(**value) for value in self._log.read()]
         self._known_paths = {file.path for file in self._files}
@@ -116,7 +122,7 @@ class FileSource:
             self._schema = Schema.parse(get_document(store, _SCHEMA_FILE)["schema"])
         elif self._declared_schema is None:
             put_document(store, _SCHEMA_FILE, {"schema": self.schema.to_ddl()})
-        if not is_glob(self._path) and not Path(self._path).exists():
+        if not is_glob(self._path) and not path_exists(self._path):
             raise SourceError(f"path '{self._path}' of stream '{stream}' does not exist", hint="create the directory first")
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
@@ -124,7 +130,7 @@ class FileSource:
 
         The position is {"file": index in order of discovery, "unit": index in that file, "digest": of the files before it}.
         """
-        require_attached(self._stream, self._directory)
+        require_attached(self._stream, self._store)
         index, unit = _parse_position(position)
         self._recheck_unread_files(index + (unit > 0))
         self._discover_files()
@@ -146,7 +152,7 @@ class FileSource:
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        if any(path not in self._known_paths for path in self._list_paths()):
+        if any(path not in self._known_paths for path in self._list_paths(allow_cached=True)):
             return True
         index, unit = _parse_position(position)
         rest = self._files[index:]  # after the paths: a file that `plan` discovers meanwhile is in one of both
@@ -173,25 +179,30 @@ class FileSource:
         count = index + (unit > 0)
         if position is not None and position["digest"] != self._get_digest(count):
             reason = f"the first {count} files of stream '{self._stream}' are not those that were read"
-            store = open_source_store(require_attached(self._stream, self._directory))
-            raise damaged_error(store, _LOG_FILE, ValueError(reason))
+            raise damaged_error(require_attached(self._stream, self._store), _LOG_FILE, ValueError(reason))
 
     def _make_range(self, file: _DiscoveredFile, start: int, stop: int, rows: int) -> Range:
-        return Range(self._stream, file.reader, file.path, start, stop, rows, {**self._options, "size": file.size})
+        options = {**self._options, "size": file.size, "version": file.version}
+        return Range(self._stream, file.reader, file.path, start, stop, rows, options)
 
-    def _list_paths(self) -> Iterator[str]:
-        """Yield the paths of all files of the source, in no particular order."""
-        if is_glob(self._path):
-            names = [path for path in glob.glob(self._path, recursive=True) if Path(path).is_file()]  # noqa: PTH207
-        elif Path(self._path).is_dir():
-            with os.scandir(self._path) as entries:
-                names = [entry.path for entry in entries if (self._format or format_of(entry.name)) and entry.is_file()]
-        else:
-            names = [self._path] if Path(self._path).exists() else []
-        for path in names:
+    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
+        """Yield the paths of all files of the source, in no particular order.
+
+        With `allow_cached`, a listing of an object store may be a second old: each one is a request.
+        """
+        for path in (status.path for status in self._list_files(allow_cached=allow_cached)):
             name = os.path.basename(path)  # noqa: PTH119 - once for each name of each listing
-            if not name.startswith((".", "_")) and not name.endswith(".tmp"):
+            is_data = bool(self._format or is_glob(self._path) or path == self._path or format_of(name))
+            if is_data and not name.startswith((".", "_")) and not name.endswith(".tmp"):
                 yield path
+
+    def _list_files(self, *, allow_cached: bool) -> Iterable[FileStatus]:
+        if not is_url(self._path):
+            return list_files(self._path)
+        now = self._clock()
+        if not allow_cached or now - self._listed_at > _LISTING_SECONDS:
+            self._listing, self._listed_at = list(list_files(self._path)), now
+        return self._listing
 
     def _list_new_paths(self) -> list[str]:
         """Return the paths of undiscovered files, by modification time and name."""
@@ -199,17 +210,17 @@ class FileSource:
         for path in self._list_paths():
             if path not in self._known_paths:
                 try:
-                    new.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
+                    new.append((get_status(path).changed, path))
                 except FileNotFoundError:
                     continue  # removed between listing and stat
         return [path for _, path in sorted(new)]
 
     def _discover_files(self) -> None:
-        for path in self._list_new_paths():
-            file = self._examine_file(path)
-            self._log.append(asdict(file))
-            self._files.append(file)
-            self._known_paths.add(path)
+        discovered = [self._examine_file(path) for path in self._list_new_paths()]
+        if discovered:
+            self._log.append(*map(asdict, discovered))
+            self._files += discovered
+            self._known_paths.update(file.path for file in discovered)
 
     def _recheck_unread_files(self, first: int) -> None:
         """Examine unread files again, in case they were repaired or removed after a batch failed on them."""
@@ -223,14 +234,16 @@ class FileSource:
 
     def _recheck_file(self, file: _DiscoveredFile) -> _DiscoveredFile:
         try:
-            return file if os.stat(file.path).st_size == file.size else self._examine_file(file.path)  # noqa: PTH116
+            status = get_status(file.path)
+            return file if (status.size, status.version) == (file.size, file.version) else self._examine_file(file.path)
         except FileNotFoundError:
             return _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
 
     def _examine_file(self, path: str) -> _DiscoveredFile:
         reader = self._reader_of(path)
         try:
-            return _DiscoveredFile(path, reader, os.stat(path).st_size, count_unit_rows(path, reader))  # noqa: PTH116
+            status = get_status(path)
+            return _DiscoveredFile(path, reader, status.size, count_unit_rows(path, reader), version=status.version)
         except (pa.ArrowException, OSError) as error:
             if self._options["on_error"] == "skip_file":
                 return _DiscoveredFile(path, reader, 0, [], str(error) or type(error).__name__)
@@ -254,7 +267,7 @@ class FileSource:
         for path in self._list_new_paths():
             reader = self._reader_of(path)
             try:
-                if os.stat(path).st_size:  # noqa: PTH116
+                if get_status(path).size:
                     return infer_schema(path, reader, self._options)
             except (pa.ArrowException, OSError) as error:
                 if self._options["on_error"] != "skip_file":
@@ -275,7 +288,7 @@ def _parse_dead_letter(target: str | None, on_error: str) -> str:
         raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR")
     if on_error != "skip_row":
         raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
-    return str(Path(folder).expanduser().absolute())
+    return parse_location(folder, SchemaError, "dead_letter")
 
 
 def _check_choice(what: str, value: str | None, allowed: tuple[str | None, ...]) -> None:

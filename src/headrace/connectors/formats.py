@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +18,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from headrace.connectors.file_access import get_status, open_file, open_parts
 from headrace.connectors.source import Option
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Field, Schema, normalize_type, type_name
@@ -44,7 +43,7 @@ def format_of(path: str) -> str | None:
 
 
 def open_arrow(
-    source: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions | None = None
+    source: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None
 ) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
     """Return a reader of a file in the Arrow file format or stream format, from its beginning.
 
@@ -62,41 +61,46 @@ def count_unit_rows(path: str, reader: str) -> list[int]:
 
     Raises ArrowException or OSError for a file that cannot be opened or has another format.
     """
-    if os.path.getsize(path) == 0:  # noqa: PTH202
+    if get_status(path).size == 0:
         return []
-    if reader == "arrow":
-        return _count_arrow_rows(path)
     if reader == "parquet":
-        with pa.parquet.ParquetFile(path, memory_map=True) as file:
+        with pa.parquet.ParquetFile(open_parts(path), memory_map=True) as file:
             return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    return _estimate_text_rows(path)
+    with open_file(path) as source:
+        return _count_arrow_rows(source) if reader == "arrow" else _estimate_text_rows(path, source)
 
 
-def _count_arrow_rows(path: str) -> list[int]:
-    with pa.memory_map(path) as source:
-        reader = open_arrow(source)
-        if isinstance(reader, pa.RecordBatchFileReader):
-            return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-        return [batch.num_rows for batch in reader]
+def _count_arrow_rows(source: pa.NativeFile) -> list[int]:
+    reader = open_arrow(source)
+    if isinstance(reader, pa.RecordBatchFileReader):
+        return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+    return [batch.num_rows for batch in reader]
 
 
-def _estimate_text_rows(path: str) -> list[int]:
-    sample = read_head(path, 1 << 16)
+def _estimate_text_rows(path: str, source: pa.NativeFile) -> list[int]:
+    sample, size = read_head(path, 1 << 16), source.size()
     if not sample.strip():
         return []
-    size = os.path.getsize(path)  # noqa: PTH202
     if path.lower().endswith(".gz"):
-        with Path(path).open("rb") as file:
-            file.seek(-4, os.SEEK_END)
-            size = int.from_bytes(file.read(), "little")  # the length before compression, modulo 4 GiB
+        size = int.from_bytes(source.read_at(4, size - 4), "little")  # the length before compression, modulo 4 GiB
     lines = sample.count(b"\n")
     return [max(1, lines, size * lines // len(sample))]
 
 
 def read_head(path: str, size: int) -> bytes:
     """Return up to `size` decompressed bytes from the beginning of a text file."""
-    with pa.input_stream(path, compression="gzip" if path.lower().endswith(".gz") else None) as stream:
+    with open_file(path) as source, _decompress(path, source) as stream:
         return bytes(stream.read(size))
+
+
+def read_content(path: str) -> pa.Buffer:
+    """Return the content of a text file, decompressed; raises OSError or ArrowException if it cannot be read."""
+    with open_file(path) as source, _decompress(path, source) as stream:
+        return stream.read_buffer()
+
+
+def _decompress(path: str, source: pa.NativeFile) -> pa.NativeFile:
+    return pa.CompressedInputStream(source, "gzip") if path.lower().endswith(".gz") else source
 
 
 def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schema:
@@ -105,10 +109,10 @@ def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schem
     Raises ArrowException or OSError for an unreadable file, and SchemaError for a column of an unsupported type.
     """
     if reader == "arrow":
-        with pa.memory_map(path) as source:
+        with open_file(path) as source:
             schema = open_arrow(source).schema
     elif reader == "parquet":
-        schema = pa.parquet.read_schema(path)
+        schema = pa.parquet.read_schema(open_parts(path))
     else:
         schema = _infer_text_schema(path, reader, options)
     return Schema(tuple(_to_field(path, field) for field in schema))
@@ -147,11 +151,6 @@ def _guess_type(column: pa.ChunkedArray) -> pa.DataType:
     if pa.types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _INSTANT_PATTERN)).as_py():
         return TIMESTAMP
     return pa.string() if pa.types.is_null(column.type) or pa.types.is_time(column.type) else column.type
-
-
-def is_glob(path: str) -> bool:
-    """Return whether a path is a pattern."""
-    return re.search(r"[*?\[]", path) is not None
 
 
 CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)  # the errors of conversions and of Arrow's parsers

@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +19,9 @@ from headrace.connectors.row_input import RowInput, build_table
 from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached, split_units
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog
-from headrace.storage.checkpoint import open_source_store
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.documents import damaged_error
-from headrace.storage.posix import PosixStore
+from headrace.storage.store import Store
 
 _LOG_FILE = "rows.jsonl"
 _NUMBER_LENGTH = 8  # digits at the start of the name of a file
@@ -60,9 +58,8 @@ class MemorySource:
         """
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._stream = ""
-        self._directory: Path | None = None
-        self._store: PosixStore  # once attached, as the log
-        self._log: AppendLog
+        self._store: Store | None = None
+        self._log: AppendLog  # once attached
         self._unattached_tables: list[pa.Table] = []
         self._files: deque[_AppendedFile] = deque()
         self._pruned = 0
@@ -79,36 +76,35 @@ class MemorySource:
         if table.num_rows == 0:
             return
         with self._lock:
-            if self._directory is None:
+            if self._store is None:
                 self._unattached_tables.append(_copy_table(table))
             else:
-                self._write_file(table)
+                self._write_file(self._store, table)
 
-    def attach(self, stream: str, directory: Path) -> None:
+    def attach(self, stream: str, store: Store) -> None:
         """See `Source`; writes the buffered rows, after the files of an earlier session."""
         with self._lock:
-            self._stream, self._directory = stream, Path(directory)
-            self._store = open_source_store(self._directory)
-            self._log = AppendLog(self._store, _LOG_FILE)
-            last_number = max((int(path.name[:_NUMBER_LENGTH]) for path in self._directory.glob("[0-9]*.arrow")), default=-1)
+            self._log = AppendLog(store, _LOG_FILE)
+            last_number = max((int(key[:_NUMBER_LENGTH]) for key in store.list("") if key.endswith(".arrow")), default=-1)
             if last_number >= 0 and not self._log.exists():
-                raise damaged_error(self._store, _LOG_FILE, FileNotFoundError())
+                raise damaged_error(store, _LOG_FILE, FileNotFoundError())
             self._files = deque(_AppendedFile(**value) for value in self._log.read())
             if last_number > self._next_number:  # the file of the next number may be of an append that did not return
-                raise damaged_error(self._store, _LOG_FILE, ValueError(f"it does not list the file with number {last_number}"))
+                raise damaged_error(store, _LOG_FILE, ValueError(f"it does not list the file with number {last_number}"))
+            self._stream, self._store = stream, store
             while self._unattached_tables:
-                self._write_file(self._unattached_tables[0])
+                self._write_file(store, self._unattached_tables[0])
                 self._unattached_tables.pop(0)
 
     def detach(self) -> None:
         """See `Source`; rows that are appended from now on are buffered."""
         with self._lock:
-            self._stream, self._directory = "", None
+            self._stream, self._store = "", None
             self._files.clear()
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"files": number of files read}, and a unit has the rows of one `append`."""
-        require_attached(self._stream, self._directory)
+        store = require_attached(self._stream, self._store)
         first = number = _files_read(position)
         ranges: list[Range] = []
         total = 0
@@ -116,24 +112,24 @@ class MemorySource:
             total += sum(file.units)
             if number > first and total > limit_rows:
                 break
-            ranges += [self._make_range(file, *piece) for piece in split_units(file.units, 0, len(file.units))]
+            ranges += [self._make_range(store, file, *piece) for piece in split_units(file.units, 0, len(file.units))]
             number += 1
         return (ranges, {"files": number}) if number > first else ([], position)
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        require_attached(self._stream, self._directory)
+        require_attached(self._stream, self._store)
         return _files_read(position) < self._next_number
 
     def verify(self, position: Position) -> None:
         """See `Source`."""
         if _files_read(position) > self._next_number:
             reason = f"it lists {self._next_number} files, but {_files_read(position)} were read"
-            raise damaged_error(self._store, _LOG_FILE, ValueError(reason))
+            raise damaged_error(require_attached(self._stream, self._store), _LOG_FILE, ValueError(reason))
 
     def prune(self, *positions: Position) -> None:
         """See `Source`; the log keeps the newest file, whose number determines that of the next."""
-        store, first_kept = self._store, min(map(_files_read, positions))
+        store, first_kept = require_attached(self._stream, self._store), min(map(_files_read, positions))
         with self._lock:
             while len(self._files) > 1 and self._files[0].number < first_kept:
                 store.delete(self._files[0].key)
@@ -157,11 +153,11 @@ class MemorySource:
             offset = first - self._files[0].number if self._files else 0
             return itertools.islice(list(self._files), max(0, offset), None)
 
-    def _make_range(self, file: _AppendedFile, start: int, stop: int, rows: int) -> Range:
-        path = str(self._store.path_of(file.key))
+    def _make_range(self, store: Store, file: _AppendedFile, start: int, stop: int, rows: int) -> Range:
+        path = store.name_of(file.key)
         return Range(self._stream, "arrow", path, start, stop, rows, {"checksum": file.checksum})
 
-    def _write_file(self, table: pa.Table) -> None:
+    def _write_file(self, store: Store, table: pa.Table) -> None:
         """Write rows, durably, and then the line of the log that makes them part of the stream."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
@@ -169,7 +165,7 @@ class MemorySource:
         content = sink.getvalue()
         units = [batch.num_rows for batch in table.to_batches(max_chunksize=RANGE_ROWS)]
         file = _AppendedFile(self._next_number, units, compute_checksum(content))
-        self._store.put(file.key, [content])
+        store.put(file.key, [content])
         self._log.append(asdict(file))
         self._files.append(file)
 

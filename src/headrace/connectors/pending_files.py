@@ -7,15 +7,18 @@ visible names. All others are swept. Readers (Spark, Hive, Arrow datasets, FileS
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.model.record import record
+from headrace.storage.locations import is_url, open_store
 from headrace.storage.posix import PosixStore
-from headrace.storage.store import make_attempt_key
+from headrace.storage.store import Store, make_attempt_key
 
 PENDING_FOLDER = "_pending"
+_PART_NAME = "part-"
 _OWNER_DIGITS = 8  # of the identity of a checkpoint, in names
 
 
@@ -41,12 +44,12 @@ class OutputPlace:
 
     def format_name(self, suffix: str) -> str:
         """Return the visible name of the file with the rows; it is the same in every attempt."""
-        return f"part-{self.batch:010d}-{self.partition:05d}{f'-{self.part:05d}' if self.part else ''}{suffix}"
+        return f"{_PART_NAME}{self.batch:010d}-{self.partition:05d}{f'-{self.part:05d}' if self.part else ''}{suffix}"
 
 
-def open_sink_store(folder: str) -> PosixStore:
-    """Return the store of the folder of a sink: the only place that decides what kind of store it is."""
-    return PosixStore(folder, syncs_names=True)
+def open_sink_store(folder: str) -> Store:
+    """Return the store of the folder or URL of a sink: the only place that decides what kind of store it is."""
+    return open_store(folder) if is_url(folder) else PosixStore(folder, syncs_names=True)
 
 
 def write_pending_file(folder: str, place: OutputPlace, suffix: str, content: Any) -> PendingFile:
@@ -80,19 +83,35 @@ def publish_files(files: Sequence[PendingFile]) -> list[PendingFile]:
 
 
 def has_pending_folder(folder: str) -> bool:
-    """Return whether this process sees a folder for pending files, which the first file creates, and which stays."""
-    return open_sink_store(folder).path_of(PENDING_FOLDER).is_dir()
+    """Return whether this process sees a folder for pending files, which the first file creates, and which stays.
+
+    All processes see the same objects of an object store.
+    """
+    return is_url(folder) or Path(folder, PENDING_FOLDER).is_dir()
 
 
-def sweep_pending_files(folder: str, checkpoint: str, kept: Container[str]) -> None:
+def list_sink_files(folder: str) -> list[str]:
+    """Return the keys of the files that sinks have published in a folder."""
+    return [key for key in open_sink_store(folder).list("") if key.startswith(_PART_NAME)]
+
+
+def delete_sink_files(folder: str) -> None:
+    """Delete the files of sinks in a folder, published or pending, and no others."""
+    store = open_sink_store(folder)
+    pending = [key for key in store.list(PENDING_FOLDER) if _PART_NAME in key]
+    store.delete_many([*list_sink_files(folder), *pending])
+
+
+def sweep_pending_files(folder: str, checkpoint: str, kept: Container[str], check_owner: Callable[[], object]) -> None:
     """Delete the pending files of a sink that a checkpoint has written, also incomplete ones, except the keys `kept`.
 
-    No attempt that may count is running. Raises OSError or StorageError if the store refuses it.
+    No attempt that may count is running. `check_owner` raises if another session owns the checkpoint; it is called after the
+    files are listed, so that none of that session is among them. Raises OSError or StorageError if the store refuses it.
     """
     store, prefix = open_sink_store(folder), _get_prefix(checkpoint)
-    for key in store.list(PENDING_FOLDER):
-        if key.startswith(f"{PENDING_FOLDER}/{prefix}") and key not in kept:
-            store.delete(key)
+    swept = [key for key in store.list(PENDING_FOLDER) if key.startswith(f"{PENDING_FOLDER}/{prefix}") and key not in kept]
+    check_owner()
+    store.delete_many(swept)
     store.sweep_scratch(PENDING_FOLDER, lambda name: not name.startswith(prefix))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,8 +23,8 @@ from headrace.connectors.formats import to_utc
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Schema
-from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import get_document, put_document
+from headrace.storage.store import Store
 
 DEFAULT_START_TIME = 1_767_225_600_000_000  # 2026-01-01T00:00Z
 
@@ -221,17 +220,16 @@ class RateSource:
         if rows is not None and rows < 0:
             raise SchemaError(f"rows is {rows}, but must not be negative")
         self._row_limit, self._clock = rows, clock
-        self._stream, self._directory, self._started_at = "", None, 0.0  # type: tuple[str, Path | None, float]
+        self._stream, self._store, self._started_at = "", None, 0.0  # type: tuple[str, Store | None, float]
 
     @property
     def schema(self) -> Schema:
         """The columns of the generator."""
         return GENERATORS[self._spec.generator].schema
 
-    def attach(self, stream: str, directory: Path) -> None:
+    def attach(self, stream: str, store: Store) -> None:
         """See `Source`; stores the start time on the first call, and loads it after a restart."""
-        self._stream, self._directory = stream, Path(directory)
-        store = open_source_store(self._directory)
+        self._stream, self._store = stream, store
         if store.find_size(_START_FILE) is None:
             put_document(store, _START_FILE, {"started": self._clock()})
         self._started_at = get_document(store, _START_FILE)["started"]
@@ -257,7 +255,7 @@ class RateSource:
         return {"kind": "rate", **asdict(self._spec), "rows": self._row_limit}
 
     def _count_available(self) -> int:
-        require_attached(self._stream, self._directory)
+        require_attached(self._stream, self._store)
         due = int((self._clock() - self._started_at) * self._spec.rows_per_second)
         return due if self._row_limit is None else min(due, self._row_limit)
 

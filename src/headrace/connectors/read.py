@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, open_arrow
+from headrace.connectors.file_access import get_status, open_file, open_parts
+from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, open_arrow, read_content
 from headrace.connectors.rate import generate_range
 from headrace.connectors.source import Range
 from headrace.connectors.tcp import read_rows
@@ -67,10 +67,15 @@ def _unreadable_error(wanted: Range, detail: str) -> SourceError:
 def _check_unchanged(wanted: Range) -> None:
     """Raise SourceError if a file has another size than at its discovery: its rows could be read twice or not at all."""
     size = wanted.options.get("size")
-    if size is not None and os.stat(wanted.path).st_size != size:  # noqa: PTH116
+    if size is None:
+        return
+    status = get_status(wanted.path)
+    if status.size != size:
         raise _unreadable_error(
             wanted, f"its size was {size} bytes when it was discovered; write elsewhere, then rename into place"
         )
+    if status.version != wanted.options.get("version", ""):
+        raise _unreadable_error(wanted, "it was replaced after it was discovered; files of a stream must never change")
 
 
 def _conform_table(table: pa.Table, fields: Sequence[Field], wanted: Range) -> pa.Table:
@@ -104,7 +109,7 @@ def _find_columns(names: Sequence[str], fields: Sequence[Field], wanted: Range) 
 
 
 def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    source = pa.memory_map(wanted.path)
+    source = open_file(wanted.path)
     _verify_checksum(wanted, source)
     reader = open_arrow(source)
     names = reader.schema.names
@@ -118,7 +123,7 @@ def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema).select(chosen)
 
 
-def _verify_checksum(wanted: Range, source: pa.MemoryMappedFile) -> None:
+def _verify_checksum(wanted: Range, source: pa.NativeFile) -> None:
     """Raise SourceError if the range has the check sum of its file and the file has another."""
     expected = wanted.options.get("checksum")
     if expected is not None and compute_checksum(source.read_buffer()) != expected:
@@ -135,20 +140,11 @@ def _read_batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader,
 
 
 def _read_parquet(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    with pa.parquet.ParquetFile(wanted.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
+    with pa.parquet.ParquetFile(open_parts(wanted.path), memory_map=True, coerce_int96_timestamp_unit="us") as file:
         names = file.schema_arrow.names
         chosen = [names[place] for place in _find_columns(names, fields, wanted)]
         groups = list(range(wanted.start, wanted.stop))
         return file.read_row_groups(groups, columns=chosen, use_threads=False).select(chosen)
-
-
-def read_content(path: str) -> pa.Buffer:
-    """Return the content of a text file, decompressed; raises OSError or ArrowException if it cannot be read."""
-    if path.lower().endswith(".gz"):
-        with pa.input_stream(path, compression="gzip") as stream:
-            return stream.read_buffer()
-    with pa.memory_map(path) as source:
-        return source.read_buffer()
 
 
 def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Table:

@@ -19,6 +19,7 @@ import pyarrow.parquet
 from headrace.connectors.pending_files import OutputPlace, PendingFile, write_pending_file
 from headrace.connectors.row_text import format_table, write_json_lines
 from headrace.errors import SinkError, StorageError
+from headrace.storage.locations import parse_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class FileSink(Sink):
 
     def __post_init__(self) -> None:
         """Make the path absolute: workers may run in another directory than the driver."""
-        object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
+        object.__setattr__(self, "path", parse_location(self.path, SinkError, "sink"))
 
     def write(self, table: pa.Table, place: OutputPlace) -> PendingFile | None:
         """See `Sink`; without rows there is no file."""

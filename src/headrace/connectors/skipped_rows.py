@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from headrace.connectors.formats import CONVERSION_ERRORS
-from headrace.connectors.read import parse_text, read_content, read_csv_header, read_range
+from headrace.connectors.formats import CONVERSION_ERRORS, read_content
+from headrace.connectors.read import parse_text, read_csv_header, read_range
 from headrace.connectors.source import Range
 from headrace.errors import SourceError
 from headrace.model.record import record

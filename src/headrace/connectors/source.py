@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from headrace.errors import SourceError
 from headrace.model.record import record
 from headrace.model.types import Schema
+from headrace.storage.store import Store
 
 Option: TypeAlias = str | int | float | bool
 Position: TypeAlias = Any  # a JSON value; None at the start of the stream
@@ -56,8 +56,8 @@ class Source(Protocol):
     def schema(self) -> Schema:
         """The columns of the source; a file source may read its first file to infer them."""
 
-    def attach(self, stream: str, directory: Path) -> None:
-        """Attach the source to a stream; `directory` exists, is for durable metadata, and is the same after a restart."""
+    def attach(self, stream: str, store: Store) -> None:
+        """Attach the source to a stream; `store` is for its durable metadata, and is the same after a restart."""
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """Return the ranges of new rows, up to about `limit_rows` but at least one unit, and the position after them.
@@ -93,8 +93,8 @@ def split_units(units: Sequence[int], start: int, stop: int) -> list[tuple[int, 
     return ranges
 
 
-def require_attached(stream: str, directory: Path | None) -> Path:
-    """Return the directory of an attached source; raises SourceError if the source is not attached."""
-    if directory is None:
+def require_attached(stream: str, store: Store | None) -> Store:
+    """Return the store of an attached source; raises SourceError if the source is not attached."""
+    if store is None:
         raise SourceError(f"source of stream '{stream}' is not attached", hint="create a stream over it first")
-    return directory
+    return store

@@ -35,7 +35,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -44,8 +43,8 @@ import pyarrow as pa
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
-from headrace.storage.checkpoint import open_source_store
 from headrace.storage.documents import get_document, put_document
+from headrace.storage.store import Store
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
 _TIMEOUT_SECONDS = 10.0  # without a byte of a response: then the server counts as unreachable
@@ -304,17 +303,17 @@ class TcpSource:
         self._channel = ControlChannel(address)
         self._address, self._remote_stream, self._group = address, stream, group
         self._cached_description: dict[str, Any] | None = None
-        self._stream, self._directory = "", None  # type: tuple[str, Path | None]
+        self._stream, self._store = "", None  # type: tuple[str, Store | None]
 
     @property
     def schema(self) -> Schema:
         """The columns, as the server describes them; raises SourceError if the server cannot be reached."""
         return Schema.parse(str(self._describe_stream()["schema"]))
 
-    def attach(self, stream: str, directory: Path) -> None:
+    def attach(self, stream: str, store: Store) -> None:
         """See `Source`; stores the identity of the server, to detect another server at the same address."""
-        self._stream, self._directory = stream, Path(directory)
-        store, identity = open_source_store(self._directory), self._describe_stream()["identity"]
+        self._stream, self._store = stream, store
+        identity = self._describe_stream()["identity"]
         if store.find_size(_SERVER_FILE) is None:
             put_document(store, _SERVER_FILE, {"identity": identity})
         if get_document(store, _SERVER_FILE)["identity"] != identity:
@@ -324,7 +323,7 @@ class TcpSource:
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"rows": number of rows read from each partition}."""
-        require_attached(self._stream, self._directory)
+        require_attached(self._stream, self._store)
         starts, produced = self._read_progress(position)
         stops = level_partitions(starts, produced, max(1, limit_rows))
         if stops == starts:

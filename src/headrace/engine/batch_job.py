@@ -33,8 +33,9 @@ from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.storage import container, documents
-from headrace.storage.posix import PosixStore
+from headrace.storage.locations import open_store, set_storage_options
 from headrace.storage.result_log import ResultFile
+from headrace.storage.store import Store
 from headrace.storage.udf_store import load_udfs
 
 SAMPLED_ROWS = 20  # skipped rows of a stream that are kept for users
@@ -125,8 +126,8 @@ class BatchJob:
     Windows over the streams `final_except` stay open, and those over `drained_except` stayed open in that earlier batch.
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
-    versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
-    that worker caches distinguish a directory from a later one of the same name. `state_partitions` is the number of partitions
+    versions of joins that do not run in the written order. `directory` is the location of the checkpoint, and `checkpoint_id` its
+    unique id, so that worker caches distinguish it from a later one in the same place. `state_partitions` is the partition count
     that the state was written for; if it differs from `partitions`, this batch repartitions the state. `attempt` tells apart the
     runs of a batch that is run several times; a `trial` writes to no sink, because nothing of it will be committed.
     """
@@ -161,11 +162,12 @@ class BatchJob:
     max_seconds: float = 0.0  # of the whole batch; 0 is unlimited
     clock: int = 0  # when the batch was planned, in microseconds since 1970
     worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
+    storage_options: Mapping[str, str] = field(default_factory=dict)  # of object stores
 
     @property
-    def store(self) -> PosixStore:
+    def store(self) -> Store:
         """The store of the checkpoint."""
-        return PosixStore(self.directory, self.checkpoint_id)
+        return open_store(self.directory, self.checkpoint_id, self.storage_options)
 
     def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""
@@ -219,6 +221,7 @@ class BatchJob:
 
     def prepare_cache(self) -> None:
         """Evict cached files that this batch does not refer to, and those of another attempt at it."""
+        set_storage_options(self.storage_options)
         self._cache.begin_attempt(self.batch, self.attempt)
         referenced = {
             ref.file

@@ -77,6 +77,7 @@ def run_later_level(
 ) -> tuple[ReduceReport, dict[int, LevelMessage]]:
     """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
     with blame("reduce task", ()), limit_text(job.max_text_bytes):
+        job.prepare_cache()
         job.load_udfs()
         ordered = sorted(messages, key=lambda message: message.sender)
         blocks = [message.result_block for message in ordered if message.result_block is not None]

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
 from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.source_health import SourceHealth, to_source_error
-from headrace.storage.checkpoint import Checkpoint, open_source_store
+from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.documents import get_document, put_document
-from headrace.storage.posix import PosixStore
+from headrace.storage.store import Store
 
 _POINTER_FILE = "shared.json"
 
@@ -44,8 +43,8 @@ class AttachedSources(Mapping[str, Source]):
         """Return the number of streams."""
         return len(self._sources)
 
-    def claim_folder(self, stream: str, source: Source, *, recovered: bool) -> tuple[str, Path] | None:
-        """Return the stream and the folder that a source is to be attached with; None if another stream already reads it.
+    def claim_folder(self, stream: str, source: Source, *, recovered: bool) -> tuple[str, Store] | None:
+        """Return the stream and the store that a source is to be attached with; None if another stream already reads it.
 
         The caller attaches the source, which may take long, and calls `add` afterwards. `recovered` says whether the checkpoint
         has the stream. Raises CheckpointError if the checkpoint does not have the same streams share their sources.
@@ -66,7 +65,7 @@ class AttachedSources(Mapping[str, Source]):
         if rival is not None:  # an earlier declaration of this stream was refused
             self._write_owner(stream, stream)
             owner = stream
-        return owner, self._checkpoint.ensure_source_folder(owner)
+        return owner, self._source_store(owner)
 
     def add(self, stream: str, source: Source) -> None:
         """Let a stream read a source that is attached."""
@@ -94,8 +93,7 @@ class AttachedSources(Mapping[str, Source]):
 
     def list_files(self, stream: str) -> tuple[str, ...]:
         """Return the keys of the bookkeeping files of a stream's source, without rows: recovery depends on all of them."""
-        folder = self._checkpoint.ensure_source_folder(stream).name
-        keys = self._checkpoint.store.list(f"sources/{folder}")
+        keys = self._checkpoint.list_source_files(stream)
         return tuple(key for key in keys if key.endswith((".json", ".jsonl")) and not key.rpartition("/")[2][0].isdigit())
 
     @staticmethod
@@ -170,7 +168,8 @@ class AttachedSources(Mapping[str, Source]):
         self._write_owner(stream, owner)
 
     def _has_own_data(self, stream: str) -> bool:
-        return any(path.name != _POINTER_FILE for path in self._checkpoint.ensure_source_folder(stream).iterdir())
+        store = self._source_store(stream)
+        return bool(store.list_folders("")) or any(key != _POINTER_FILE for key in store.list(""))
 
     def _find_owner(self, stream: str) -> str:
         """Return the stream whose folder the source of a stream uses."""
@@ -187,5 +186,5 @@ class AttachedSources(Mapping[str, Source]):
             put_document(self._source_store(stream), _POINTER_FILE, {"stream": owner})
         self._owners[stream] = owner
 
-    def _source_store(self, stream: str) -> PosixStore:
-        return open_source_store(self._checkpoint.ensure_source_folder(stream))
+    def _source_store(self, stream: str) -> Store:
+        return self._checkpoint.open_source_store(stream)

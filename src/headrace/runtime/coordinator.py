@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from headrace.connectors import Source
@@ -53,6 +52,7 @@ from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.result_log import ResultPacker, Retention
+from headrace.storage.store import Store
 
 _LOG = logging.getLogger("headrace")
 _MAX_PARTITIONS = 10_000
@@ -92,7 +92,7 @@ class Coordinator:
         self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
-        self.publisher = SinkPublisher(checkpoint.identity, self.command_queue, self.sources.health)
+        self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
         self.live_queries: dict[int, LiveQuery] = {}
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None
@@ -158,9 +158,14 @@ class Coordinator:
                 return self._run_and_commit(self.unfinished_entry)
             except (OperatorError, WorkerLostError) as error:
                 self._has_failed_attempt = True
+                self.checkpoint.verify_owner()
                 if is_repeated:
                     self._hold_out_culprit(self.unfinished_entry, error)
                 is_repeated = True
+            except Exception:
+                self._has_failed_attempt = True
+                self.checkpoint.verify_owner()
+                raise
             except BaseException:
                 self._has_failed_attempt = True
                 raise
@@ -247,6 +252,7 @@ class Coordinator:
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
+        batch.state.writer = self.checkpoint.writer
         self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = batch
@@ -340,7 +346,8 @@ class Coordinator:
             batch=state.batch,
             partitions=state.partitions,
             state_partitions=state.state_partitions,
-            directory=str(self.checkpoint.path),
+            directory=self.checkpoint.location,
+            storage_options=self.checkpoint.options,
             streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live_queries()),
             aggregation_refs=state.aggregation_refs,
@@ -379,9 +386,12 @@ class Coordinator:
         store = self.checkpoint.store
         manifest = self.checkpoint.read_manifest()
         if manifest is None:
+            self.state.writer = self.checkpoint.writer
             self.checkpoint.commit(self.state.batch, self.state)
         else:
             self.state = manifest
+            self.state.writer = self.checkpoint.writer
+            self.checkpoint.claim(self.state)
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         self._has_failed_attempt = self.unfinished_entry is not None
         self.publisher.recover(self.state, self.unfinished_entry.tasks if self.unfinished_entry else ())
@@ -408,7 +418,7 @@ class Coordinator:
         """Return the declared streams and registered functions."""
         return self.state.build_catalog(self.dropping)
 
-    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Path] | None:
+    def claim_source_folder(self, name: str, source: Source) -> tuple[str, Store] | None:
         """Return what to attach the source of a stream with that is about to be declared; see `AttachedSources.claim_folder`."""
         return self.sources.claim_folder(name, source, recovered=self.has_stream(name))
 
@@ -504,7 +514,7 @@ class Coordinator:
         documents.put_record(self.checkpoint.store, query_file_name(live.id), (live, sink), sync=False)
 
     def _reach(self, step: str) -> None:
-        reach_fault_point(str(self.checkpoint.path), step)
+        reach_fault_point(self.checkpoint.location, step)
 
 
 def _list_added(entry: BatchLogEntry) -> set[int]:

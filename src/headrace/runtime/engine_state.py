@@ -131,6 +131,7 @@ class EngineState:
 
     They belong to a query, by number, or to a stream as its dead letters, by name.
     """
+    writer: str = ""  # the session that committed the manifest
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 

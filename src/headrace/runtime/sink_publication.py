@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError, SinkError, SourceError, StorageError
 from headrace.runtime.commands import CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.source_health import SourceHealth, to_source_error
+from headrace.storage.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("headrace")
 _THREADS = 16
@@ -40,8 +41,8 @@ _Result = TypeVar("_Result")
 class SinkPublisher:
     """Publishes the sink files of one checkpoint. Callers serialize calls, between the tasks of two batches."""
 
-    def __init__(self, checkpoint: str, command_queue: CommandQueue, health: SourceHealth) -> None:
-        """Take the identity of the checkpoint; queries that fail end by a command, and streams by dead letters degrade."""
+    def __init__(self, checkpoint: Checkpoint, command_queue: CommandQueue, health: SourceHealth) -> None:
+        """Take the checkpoint; queries that fail end by a command, and streams by dead letters degrade."""
         self._checkpoint, self._command_queue, self._health = checkpoint, command_queue, health
         self._letter_folders: set[str] = set()  # those known to this session
         self._ended: set[int] = set()  # queries whose end is a command already
@@ -139,7 +140,7 @@ class SinkPublisher:
 
     def _try_to_sweep(self, kept: frozenset[str], folder: str) -> None:
         try:
-            sweep_pending_files(folder, self._checkpoint, kept)
+            sweep_pending_files(folder, self._checkpoint.identity, kept, self._checkpoint.check_owner)
         except (OSError, StorageError) as error:
             _LOG.warning("pending files in '%s' are not deleted yet: %s", folder, error)
 

@@ -216,7 +216,7 @@ def check_no_udfs(coordinator: Coordinator) -> None:
     if tags:
         names = ", ".join(f"'{udf_name(tag)}'" for tag in tags[:5]) + (f" and {len(tags) - 5} more" if len(tags) > 5 else "")
         raise CheckpointError(
-            f"checkpoint '{coordinator.checkpoint.path}' has functions, and this session takes none",
+            f"checkpoint '{coordinator.checkpoint.location}' has functions, and this session takes none",
             detail=f"functions: {names}",
             hint="allow functions if you trust everybody who can write to the checkpoint, or start with a new one",
         )

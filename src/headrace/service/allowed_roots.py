@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.connectors import FileSource
-from headrace.connectors.formats import is_glob
+from headrace.connectors.file_access import is_glob
 from headrace.errors import HeadraceError
 from headrace.service.problems import ForbiddenPathError
 
@@ -22,15 +22,15 @@ from headrace.service.problems import ForbiddenPathError
 class AllowedRoots:
     """Folders that requests may read below."""
 
-    def __init__(self, roots: Sequence[Path], checkpoint: Path) -> None:
-        """Take the folders, and the checkpoint to exclude; raises HeadraceError if a folder does not exist."""
+    def __init__(self, roots: Sequence[Path], checkpoint: Path | None) -> None:
+        """Take the folders, and the folder of the checkpoint to exclude; raises HeadraceError if a folder does not exist."""
         for root in roots:
             if not root.is_dir():
                 raise HeadraceError(
                     f"allowed root '{root}' is not a directory", hint="name an existing directory with --allow-root"
                 )
         self._roots = [_resolve(str(root)) for root in roots]
-        self._checkpoint = _resolve(str(checkpoint))
+        self._checkpoint = None if checkpoint is None else _resolve(str(checkpoint))
 
     def contains(self, path: str) -> bool:
         """Return whether an absolute path, with all links resolved, is a root or below one, and outside the checkpoint."""
@@ -38,7 +38,8 @@ class AllowedRoots:
             resolved = _resolve(path)
         except (OSError, ValueError):  # ValueError: a character that no path has
             return False
-        return not _is_within(resolved, self._checkpoint) and any(_is_within(resolved, root) for root in self._roots)
+        is_checkpoint = self._checkpoint is not None and _is_within(resolved, self._checkpoint)
+        return not is_checkpoint and any(_is_within(resolved, root) for root in self._roots)
 
     def check(self, path: str) -> None:
         """Check the path or pattern of a request; raises ForbiddenPathError if it is not below a root."""
@@ -70,8 +71,8 @@ class ConfinedFileSource(FileSource):
         """See `FileSource`."""
         return {**super().skipped, **self._outside}
 
-    def _list_paths(self) -> Iterator[str]:
-        for path in super()._list_paths():
+    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
+        for path in super()._list_paths(allow_cached=allow_cached):
             if path in self._known_paths or self._roots.contains(path):
                 yield path
             else:

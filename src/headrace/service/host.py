@@ -32,8 +32,6 @@ from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
-from headrace.storage.checkpoint import read_identity
-from headrace.storage.posix import PosixStore
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -61,10 +59,9 @@ class ServiceHost:
         `allowed_roots` are the folders whose files requests may name.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
-        folder = session.checkpoint_path
-        store = PosixStore(folder, read_identity(folder))
+        store = session.checkpoint.store
         was_served = EventLog.exists(store)
-        roots = AllowedRoots(allowed_roots, folder)
+        roots = AllowedRoots(allowed_roots, session.checkpoint.path)
         self.declared_streams = DeclaredStreams(session, store, roots, was_served=was_served)  # its file before the log's
         self.event_log = EventLog(session, store)
         session.retain_results(limits.results_bytes, limits.results_batches)

@@ -5,7 +5,10 @@ entries and manifests are stored as a whole, or not at all. After a crash, recov
 after it is run again with the same input, the same changes and the same state, and gives the same results.
 
     HEADRACE              format and identity of the checkpoint
-    log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7
+    lock, lease.json      the lock in a folder, or the lease in an object store
+    log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7 (in an object store:
+                          (in an object store with the    manifest/current.json)
+                          epoch: 0000000007.000002.json)
     plans/  queries/      what workers need to know       state/                     partial aggregates, sessions, rows of joins
     results/              rows for readers                deliveries/                rows for callbacks and consoles
     sources/              bookkeeping of sources          functions/                 code of UDFs
@@ -14,26 +17,29 @@ after it is run again with the same input, the same changes and the same state, 
 A manifest names every file that recovery depends on: a missing file is reported by name before the first batch runs, and the
 content of each is protected by check sums. The first manifest, of batch −1, is written when the checkpoint is created, so that a
 checkpoint without a manifest is damaged, never new.
+
+A session that was paused while another one took its checkpoint over does no harm: only one of them can publish the next manifest
+(`manifests`), the name of a log entry has the epoch of the lease, and the sweep deletes what existed while the session had it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError, StorageError
+from headrace.errors import CheckpointError
 from headrace.storage import documents
+from headrace.storage.checkpoint_lock import acquire_lock
 from headrace.storage.checksum import compute_checksum
-from headrace.storage.posix import PosixStore
+from headrace.storage.locations import StorageOptions, is_url, open_store, parse_location
+from headrace.storage.manifests import ManifestConflictError, open_manifests, parse_batch
 from headrace.storage.result_log import is_packed_file
-from headrace.storage.store import parse_local_path
+from headrace.storage.store import Store
 
-CHECKPOINT_FORMAT = 8
+CHECKPOINT_FORMAT = 9
 _MARKER = "HEADRACE"
 _FILES_BY_BATCH = (
     "state",
@@ -45,183 +51,216 @@ _SWEPT_FOLDERS = ("state", "results", "deliveries", "plans", "queries", "shuffle
 
 
 class Checkpoint:
-    """A checkpoint directory, locked for one session; `store` has its files."""
+    """A checkpoint in a folder or an object store, locked for one session; `store` has its files."""
 
-    def __init__(self, directory: str | Path) -> None:
-        """Open or create a checkpoint.
+    def __init__(self, location: str | Path, options: StorageOptions | None = None) -> None:
+        """Open or create a checkpoint; `options` are those of an object store.
 
-        Raises CheckpointError if the directory is in use, has another format, or is not empty and not a checkpoint.
+        Raises CheckpointError if it is in use, has another format, or if the place is not empty and not a checkpoint.
         """
-        self.path = parse_local_path(directory)
-        self.store = PosixStore(self.path)
-        self._check_directory()
-        self.store.ensure_folder("")
-        self._lock: int | None = self._acquire_lock()
-        self._refused_manifest: bytes | None = None  # whose commit failed: it may be there nevertheless
+        self.location = parse_location(location)
+        self.options = {} if options is None else dict(options)
+        self.store = self._open_store()
+        self._check_place()
+        self.store.create_folder("")
+        self._lock = acquire_lock(self.location, self.store)
         try:
             if self.store.find_size(_MARKER) is None:
                 self._create_marker()
-            self.identity = read_identity(self.path)
-            self.store = PosixStore(self.path, self.identity)
+            self.identity = read_identity(self.store)
+            self.store = self._open_store(self.identity)
+            self._manifests = open_manifests(self.store)
         except BaseException:
             self.close()
             raise
 
+    def _open_store(self, identity: str = "") -> Store:
+        return open_store(self.location, identity, self.options)
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the checkpoint; None in an object store."""
+        return None if is_url(self.location) else Path(self.location)
+
+    @property
+    def writer(self) -> str:
+        """The name of this session in the manifests that it commits: the epoch of its lock, and the process."""
+        return f"{self._lock.epoch}@{self._lock.owner}"
+
+    def check_owner(self) -> None:
+        """Raise CheckpointError if another session is known to own the checkpoint, or may own it and does not answer."""
+        self._lock.check()
+
+    def verify_owner(self) -> None:
+        """Raise CheckpointError if another session owns the checkpoint: that is then why a batch failed, whatever it raised."""
+        self._lock.check(now=True)
+
+    def exists(self) -> bool:
+        """Return whether the checkpoint has not been deleted."""
+        return self.store.find_size(_MARKER) is not None
+
     def _create_marker(self) -> None:
-        """Make a new checkpoint of a directory; the marker is its first file, so that one with others has lost it."""
-        if any(path.is_dir() for path in self.path.iterdir()):
+        """Make a new checkpoint of a place; the marker is its first file, so that one with others has lost it."""
+        if self.store.list_folders(""):
             raise documents.damaged_error(self.store, _MARKER, FileNotFoundError())
         documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
 
-    def _check_directory(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise CheckpointError(f"checkpoint '{self.path}' is not a directory", hint="name an empty or new directory")
-        known = (_MARKER, "lock")
-        if self.path.exists() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in known):
+    def _check_place(self) -> None:
+        path = self.path
+        if path is not None and path.exists() and not path.is_dir():
+            raise CheckpointError(f"checkpoint '{path}' is not a directory", hint="name an empty or new directory")
+        found = self.store.list("")
+        if not {_MARKER, "lock", "lease.json"}.isdisjoint(found):
+            return
+        if found or self.store.list_folders("") or (path is not None and path.exists() and any(path.iterdir())):
             raise CheckpointError(
-                f"directory '{self.path}' is not a headrace checkpoint and not empty", hint="name an empty or new directory"
+                f"directory '{self.location}' is not a headrace checkpoint and not empty", hint="name an empty or new directory"
             )
-
-    def _acquire_lock(self) -> int:
-        try:
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StorageError(
-                f"checkpoint '{self.path}' cannot be locked", detail=str(error), hint="a session must be able to write to it"
-            ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise CheckpointError(
-                f"checkpoint '{self.path}' is in use by another session",
-                hint="close that session first, or use another directory",
-            ) from error
-        return descriptor
 
     def close(self) -> None:
         """Release the lock; a second call has no effect."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
-    def ensure_source_folder(self, stream: str) -> Path:
-        """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
-        name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else f"%{ord(c):x}" for c in stream)
-        if len(name) > _MAX_FOLDER_NAME:
-            name = f"{name[:_MAX_FOLDER_NAME]}~{compute_checksum(stream.encode('utf-8', 'surrogatepass'))}"
-        return self.store.ensure_folder(f"sources/{name}")
+    def open_source_store(self, stream: str) -> Store:
+        """Return the private store of a stream's source, for its durable metadata; create its folder if it is missing."""
+        folder = f"sources/{name_source_folder(stream)}"
+        self.store.create_folder(folder)
+        return self.store.scope(folder)
+
+    def list_source_files(self, stream: str) -> list[str]:
+        """Return the keys of all files of a stream's source."""
+        return self.store.list(f"sources/{name_source_folder(stream)}")
 
     def delete_source_folder(self, stream: str) -> None:
         """Delete the private folder of a stream's source, durably: a loss of power must not give it to a later stream."""
-        self.store.delete_folder(f"sources/{self.ensure_source_folder(stream).name}")
+        folder = f"sources/{name_source_folder(stream)}"
+        self.store.create_folder(folder)
+        self.store.delete_folder(folder)
 
     def log_batch(self, batch: int, entry: object) -> None:
         """Write the log entry of a batch before the batch runs."""
-        documents.put_record(self.store, _entry_key("log", batch), entry)
+        self._lock.check()
+        documents.put_record(self.store, self._log_key(batch), entry)
+
+    def _log_key(self, batch: int) -> str:
+        """Return the key of a log entry of this session: that of an earlier owner, who may wake up, is another one."""
+        return _log_entry_key(batch, self._lock.epoch)
 
     def commit(self, batch: int, manifest: object) -> None:
         """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it.
 
         After a StorageError the manifest may be there or not: recovery would use it, and the next attempt replaces it.
         """
-        key = _entry_key("manifest", batch)
-        content = documents.encode_record(self.store, key, manifest)
-        try:
-            self.store.put(key, content, if_absent=not self._is_refused_manifest(key))
-        except FileExistsError:
-            raise CheckpointError(
-                f"batch {batch} was committed by another session", hint="let only one session use a checkpoint"
-            ) from None
-        except StorageError:
-            self._refused_manifest = b"".join(content)
-            raise
-        self._refused_manifest = None
+        self._publish_manifest(batch, manifest, f"batch {batch} was committed by another session")
 
-    def _is_refused_manifest(self, key: str) -> bool:
-        """Return whether the manifest that exists is one that this session failed to commit."""
-        if self._refused_manifest is None or self.store.find_size(key) is None:
-            return False
-        return self.store.get(key) == self._refused_manifest
+    def _publish_manifest(self, batch: int, manifest: object, conflict_message: str) -> None:
+        self._lock.check()
+        try:
+            self._manifests.publish(batch, manifest)
+        except ManifestConflictError as conflict:
+            raise CheckpointError(
+                conflict_message,
+                detail=f"{conflict.writer}; this is {self.writer}",
+                hint="let only one session use a checkpoint; open the session again to continue after that batch",
+            ) from None
+
+    def claim(self, manifest: object) -> None:
+        """Publish the newest manifest again, as that of this session, so that an earlier owner cannot commit any more.
+
+        It must precede every deletion: a commit of the earlier owner would refer to files that are about to be deleted. Where the
+        lock is never taken over, nothing happens.
+        """
+        if self._lock.epoch:
+            self._publish_manifest(0, manifest, "the checkpoint was changed by another session while this one was opened")
 
     def read_manifest(self) -> Any:
-        """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged.
-
-        An older manifest is never used in the place of a damaged one.
-        """
-        self.store.sync_folders()
-        batches = self._list_batches("manifest")
-        if batches:
-            return documents.get_record(self.store, _entry_key("manifest", batches[-1]))
-        if any(self.store.list(folder) for folder in ("log", *_SWEPT_FOLDERS)):
+        """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged."""
+        self.store.sync_names()
+        manifest = self._manifests.read_newest()
+        if manifest is None and any(self.store.list(folder) for folder in ("log", *_SWEPT_FOLDERS)):
             raise documents.damaged_error(self.store, "manifest", FileNotFoundError())
-        return None
+        return manifest
 
     def read_log_entry(self, batch: int) -> Any:
-        """Return the log entry of a batch, or None if the batch was not logged."""
-        key = _entry_key("log", batch)
-        return None if self.store.find_size(key) is None else documents.get_record(self.store, key)
+        """Return the log entry of a batch, or None if the batch was not logged; of several, that of the newest owner."""
+        keys = [key for key in self.store.list("log") if parse_batch(key) == batch]
+        return documents.get_record(self.store, max(keys)) if keys else None
 
-    def check_files(self, batch: int, referenced: Iterable[str], *, logged: bool) -> None:
+    def check_files(self, batch: int, referenced: Collection[str], *, logged: bool) -> None:
         """Check that all files exist that the manifest of `batch` names.
 
         `logged` tells whether the next batch has a log entry: without one, no worker may have written files for it.
         Raises CheckpointError with the name of a missing file.
         """
-        for key in sorted(referenced):
-            if self.store.find_size(key) is None:
-                raise documents.damaged_error(self.store, key, FileNotFoundError())
+        folders = {key.rpartition("/")[0] for key in referenced}
+        existing = {key for folder in folders for key in self.store.list(folder)}
+        missing = min(set(referenced) - existing, default=None)
+        if missing is not None:
+            raise documents.damaged_error(self.store, missing, FileNotFoundError())
         for folder in _FILES_BY_BATCH:
             for key in () if logged else self.store.list(folder):
                 if int(key.partition("/")[2].partition("-")[0]) > batch:
-                    raise documents.damaged_error(self.store, _entry_key("log", batch + 1), FileNotFoundError())
+                    raise documents.damaged_error(self.store, self._log_key(batch + 1), FileNotFoundError())
 
     def sweep(self, batch: int, referenced: Iterable[str], *, is_running: bool = False) -> None:
         """Delete what the manifest of `batch` does not name: files of failed attempts, and those that a failure left undeleted.
 
-        While a session is running, other threads write to folders of sources, to the top folder, and to packed files.
+        While a session is running, other threads write to folders of sources, to the top folder, and to packed files. All files
+        are listed before the lock is checked: nothing that a later owner of the checkpoint has written is among them.
         """
         kept = set(referenced)
-        for folder in _SWEPT_FOLDERS:
-            for key in self.store.list(folder):
-                if key not in kept and not (is_running and is_packed_file(key)):
-                    self.store.delete(key)
-        for folder in ("log", "manifest"):
-            for entry in self._list_batches(folder):
-                if entry < batch:
-                    self.store.delete(_entry_key(folder, entry))
+        listed = [key for folder in _SWEPT_FOLDERS for key in self.store.list(folder)]
+        swept = [key for key in listed if key not in kept and not (is_running and is_packed_file(key))]
+        entries = [key for key in self.store.list("log") if parse_batch(key) < batch]
+        superseded = self._manifests.list_superseded(batch)
+        self._lock.check()
+        self.store.delete_many([*swept, *entries, *superseded])
         for folder in ("log", "manifest", *_SWEPT_FOLDERS):
             self.store.sweep_scratch(folder, is_packed_file if is_running else lambda _: False)
-        for folder in () if is_running else ("", "functions", *self._list_source_folders()):
+        for folder in () if is_running else ("", "functions", *self.store.list_folders("sources")):
             self.store.sweep_scratch(folder)
-
-    def _list_source_folders(self) -> list[str]:
-        folder = self.store.path_of("sources")
-        return [f"sources/{path.name}" for path in folder.iterdir()] if folder.is_dir() else []
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
-        self.store.delete(_entry_key("manifest", batch - 1))
-        self.store.delete(_entry_key("log", batch - 1))
-        for key in files:
-            self.store.delete(key)
-
-    def _list_batches(self, folder: str) -> list[int]:
-        return [int(Path(key).stem) for key in self.store.list(folder)]
+        self.store.delete_many([*self._manifests.list_superseded(batch), self._log_key(batch - 1), *files])
 
 
-def _entry_key(folder: str, batch: int) -> str:
-    return f"{folder}/{batch:010d}.json"
+def delete_checkpoint(location: str, options: StorageOptions | None = None) -> None:
+    """Delete a checkpoint, if there is one; raises CheckpointError if it is in use, or if the place has other files."""
+    store = open_store(location, options=options)
+    if not store.list("") and not store.list_folders(""):
+        return
+    if store.find_size(_MARKER) is None:
+        hint = "delete it yourself"
+        raise CheckpointError(f"directory '{location}' is not a headrace checkpoint, so it is not deleted", hint=hint)
+    lock = acquire_lock(location, store)
+    try:
+        for folder in store.list_folders(""):
+            store.delete_folder(folder)
+        store.delete_many(sorted(store.list(""), key=lambda key: key == _MARKER))  # the marker last, so that it can be repeated
+    finally:
+        lock.release()
 
 
-def read_identity(directory: Path) -> str:
-    """Return the unique identity of a checkpoint; raises CheckpointError for a damaged marker or another format."""
-    store = PosixStore(directory)
+def _log_entry_key(batch: int, epoch: int) -> str:
+    return f"log/{batch:010d}{f'.{epoch:06d}' if epoch else ''}.json"
+
+
+def name_source_folder(stream: str) -> str:
+    """Return the name of the folder of a stream's source: made of letters, digits and few other characters, for any stream."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else f"%{ord(c):x}" for c in stream)
+    if len(name) > _MAX_FOLDER_NAME:
+        name = f"{name[:_MAX_FOLDER_NAME]}~{compute_checksum(stream.encode('utf-8', 'surrogatepass'))}"
+    return name
+
+
+def read_identity(store: Store) -> str:
+    """Return the unique identity of the checkpoint in a store; raises CheckpointError for a damaged marker or another format."""
     older = _read_older_format(store.get(_MARKER))
     content = {"format": older} if older is not None else documents.get_document(store, _MARKER)
     if content["format"] != CHECKPOINT_FORMAT:
         raise CheckpointError(
-            f"checkpoint '{directory}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
+            f"checkpoint '{store.location}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
             hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
         )
     return str(content["identity"])
@@ -236,10 +275,3 @@ def _read_older_format(marker: bytes) -> int | None:
         return content["format"] if isinstance(content, dict) and isinstance(content.get("format"), int) else None
     except ValueError:
         return None
-
-
-def open_source_store(directory: Path) -> PosixStore:
-    """Return the store of the folder of a source, which `Checkpoint.ensure_source_folder` made; a test may use any folder."""
-    root = directory.parent.parent
-    identity = read_identity(root) if (root / _MARKER).exists() else ""
-    return PosixStore(directory, identity, f"sources/{directory.name}/")

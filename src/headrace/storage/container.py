@@ -72,7 +72,7 @@ def unpack(data: bytes | pa.Buffer, place: str = "") -> Any:
 def write(store: Store, key: str, value: object, *, sync: bool = True) -> int:
     """Store a value and return the size of the object; without `sync` a loss of power may lose it."""
     chunks = _encode_chunks(value, _place_of(store, key))
-    store.put(key, chunks, sync=sync)
+    store.put(key, chunks, sync=sync, keep_local=True)
     return sum(map(len, chunks))
 
 

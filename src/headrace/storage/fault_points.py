@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from headrace.storage.locations import parse_location
+
 FaultHook: TypeAlias = Callable[[str], None]
 
 _HOOKS: dict[str, FaultHook] = {}
@@ -23,7 +25,7 @@ def reach_fault_point(directory: str, step: str) -> None:
 
 def install_fault_hook(directory: str | Path, hook: FaultHook | None) -> None:
     """Install the hook of a checkpoint directory in this process, or remove it."""
-    key = str(Path(directory).absolute())
+    key = parse_location(directory)
     if hook is None:
         _HOOKS.pop(key, None)
     else:

@@ -19,14 +19,14 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.errors import StorageError
-from headrace.storage.store import Chunks
+from headrace.storage.store import Chunks, join_key
 
 _EMPTY = pa.py_buffer(b"")
 _SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
@@ -100,6 +100,15 @@ class PosixStore:
         self._folder, self._identity, self._prefix = Path(folder), identity, prefix
         self._syncs_names = syncs_names
 
+    @property
+    def location(self) -> str:
+        """See `Store`."""
+        return str(self._folder)
+
+    def scope(self, folder: str) -> PosixStore:
+        """See `Store`."""
+        return PosixStore(self._folder / folder, self._identity, f"{self._prefix}{folder}/")
+
     def path_of(self, key: str) -> Path:
         """Return the path of a key."""
         return self._folder / key
@@ -112,8 +121,9 @@ class PosixStore:
         """See `Store`."""
         return f"{self._identity}/{self._prefix}{key}"
 
-    def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
-        """See `Store`."""
+    def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True, keep_local: bool = False) -> None:
+        """See `Store`; every object is local."""
+        del keep_local
         with self._report_refusal(key):
             path = self._prepare_folder(key)
             write_atomically(path, lambda scratch: _write_chunks(scratch, chunks), sync=sync, if_absent=if_absent)
@@ -167,8 +177,13 @@ class PosixStore:
         if not folder.is_dir():
             return []
         return sorted(
-            f"{prefix}/{entry.name}" for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()
+            join_key(prefix, entry.name) for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()
         )
+
+    def list_folders(self, prefix: str) -> Sequence[str]:
+        """See `Store`."""
+        folder = self.path_of(prefix)
+        return sorted(join_key(prefix, entry.name) for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
 
     def find_size(self, key: str) -> int | None:
         """See `Store`."""
@@ -182,37 +197,40 @@ class PosixStore:
         with self._report_refusal(key, "deleted"):
             _files.unlink(self.path_of(key))
 
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """See `Store`."""
+        for key in keys:
+            self.delete(key)
+
     def delete_folder(self, key: str) -> None:
-        """Delete a folder with everything in it, durably."""
+        """See `Store`."""
         with self._report_refusal(key, "deleted"):
             _files.remove_folder(self.path_of(key))
             _files.sync(self.path_of(key).parent)
 
     def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = lambda _: False) -> None:
-        """Delete the scratch files in a folder, but those whose final name `is_written` at this moment by another thread."""
+        """See `Store`; deletes the scratch files, but those whose final name `is_written`."""
         folder = self.path_of(prefix)
         for path in folder.iterdir() if folder.is_dir() else ():
             if _SCRATCH_NAME.fullmatch(path.name) and not is_written(path.name[1:]):
-                self.delete(f"{prefix}/{path.name}" if prefix else path.name)
+                self.delete(join_key(prefix, path.name))
 
-    def sync_folders(self) -> None:
-        """Make every name in the store durable: a killed process may have left names that it had no time to sync."""
+    def sync_names(self) -> None:
+        """See `Store`."""
         with self._report_refusal(""):
             for folder, _, _ in os.walk(self._folder):
                 _files.sync(Path(folder))
             _files.sync(self._folder.parent)
 
-    def ensure_folder(self, key: str) -> Path:
-        """Return the path of a folder; create it, durably, if it is missing."""
-        path = self.path_of(key)
+    def create_folder(self, key: str) -> None:
+        """See `Store`."""
         with self._report_refusal(key):
-            create_folder(path)
-        return path
+            create_folder(self.path_of(key))
 
     def _prepare_folder(self, key: str) -> Path:
         path = self.path_of(key)
         if not path.parent.is_dir():
-            self.ensure_folder(str(Path(key).parent))
+            self.create_folder(str(Path(key).parent))
         if self._syncs_names:
             sync_name_once(path.parent)
             sync_name_once(self._folder)

@@ -7,24 +7,25 @@ Every operation that changes something raises StorageError if the disk refuses i
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
-
-from headrace.errors import CheckpointError
 
 Chunks: TypeAlias = Sequence[Any]
 """Bytes in several parts, each with the buffer interface."""
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://)?")
-
 
 class Store(Protocol):
-    """A place for objects by key."""
+    """A place for objects by key. It holds no state, so that it can be opened anywhere for the same location."""
+
+    @property
+    def location(self) -> str:
+        """The folder or the URL of the store, with which `locations.open_store` opens it in any process."""
+
+    def scope(self, folder: str) -> Self:
+        """Return the store of a folder in this one."""
 
     def name_of(self, key: str) -> str:
         """Return the full name of an object, for messages."""
@@ -35,8 +36,11 @@ class Store(Protocol):
         Stored objects contain their place, so that one that is found in another place is refused.
         """
 
-    def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
-        """Store an object, atomically; with `if_absent`, raise FileExistsError if the key is taken."""
+    def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True, keep_local: bool = False) -> None:
+        """Store an object, atomically; with `if_absent`, raise FileExistsError if the key is taken.
+
+        `keep_local` says that this machine will probably read the object with `open_local`.
+        """
 
     def link(self, key: str, new_key: str) -> None:
         """Store an object under a second key, durably; nothing happens if an earlier attempt did it."""
@@ -58,7 +62,13 @@ class Store(Protocol):
         """Return an object as a memory map; raise FileNotFoundError if there is none."""
 
     def list(self, prefix: str) -> list[str]:
-        """Return the keys directly below a folder, sorted; none if the folder does not exist."""
+        """Return the keys directly below a folder ("" is the top), sorted; none if the folder does not exist."""
+
+    def list_folders(self, prefix: str) -> Sequence[str]:
+        """Return the keys of the folders directly below a folder, sorted."""
+
+    def create_folder(self, key: str) -> None:
+        """Create a folder, durably, if it is missing and the store has folders of their own."""
 
     def find_size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if there is none."""
@@ -66,8 +76,39 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Delete an object if there is one."""
 
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete those of these objects that exist."""
+
+    def delete_folder(self, key: str) -> None:
+        """Delete a folder with everything in it, durably."""
+
     def sweep_scratch(self, prefix: str, is_written: Callable[[str], bool] = ...) -> None:
-        """Delete what interrupted calls of `put` left in a folder, except for names that `is_written` at this moment."""
+        """Delete what failed writes left in a folder, but not that of keys which `is_written` by another thread now."""
+
+    def sync_names(self) -> None:
+        """Make every name in the store durable: a killed process may have left names that it had no time to sync."""
+
+
+class VersionConflictError(Exception):
+    """An object is not in the version that was to be replaced."""
+
+
+class VersionedStore(Store, Protocol):
+    """A store that replaces an object only in a version that the caller knows."""
+
+    def get_version(self, key: str) -> tuple[bytes, str] | None:
+        """Return an object and its version, or None if there is none."""
+
+    def replace_version(self, key: str, content: bytes, version: str | None) -> str:
+        """Replace an object only if it is in this version (None: absent); return its new version.
+
+        Raises VersionConflictError if it is in another one.
+        """
+
+
+def join_key(folder: str, name: str) -> str:
+    """Return the key of a name in a folder; "" is the top."""
+    return f"{folder}/{name}" if folder else name
 
 
 def make_attempt_key(folder: str, stem: str, suffix: str) -> str:
@@ -77,16 +118,3 @@ def make_attempt_key(folder: str, stem: str, suffix: str) -> str:
     files, the manifest those of the attempt that counts.
     """
     return f"{folder}/{stem}-{uuid.uuid4().hex[:8]}{suffix}"
-
-
-def parse_local_path(location: str | Path) -> Path:
-    """Return the path of a local location; raise CheckpointError for a URL of another scheme, which is never a folder name."""
-    text = str(location)
-    match = _SCHEME.match(text) if isinstance(location, str) else None
-    if match is None or Path(text).exists():
-        return Path(text).absolute()
-    if match[1].lower() == "file":
-        return Path(text[match.end() :]).absolute()
-    raise CheckpointError(
-        f"checkpoint '{text}' has the unsupported scheme '{match[1]}'", hint="give the path of a local directory, or file:PATH"
-    )

@@ -13,6 +13,7 @@ from headrace.backends.reference import ReferenceEngine
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import read_range
 from headrace.sql import Catalog, bind_query
+from headrace.storage.posix import PosixStore
 from support.compare import assert_same_rows
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -24,7 +25,7 @@ def run_reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
     for entry in file.streams:
         streams[entry.name], sources[entry.name] = entry.to_stream(), entry.open()
         (scratch / entry.name).mkdir(parents=True)
-        sources[entry.name].attach(entry.name, scratch / entry.name)
+        sources[entry.name].attach(entry.name, PosixStore(scratch / entry.name))
         engine.add_stream(streams[entry.name])
     for query in file.queries:
         engine.add(query.name, bind_query(query.sql, Catalog.of(streams.values())))

@@ -75,7 +75,7 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     path.write_text('checkpoint = "state"\n' + STREAM + QUERY + 'sink = "jsonl:out/q"\n')
     monkeypatch.chdir("/")
     file = SessionFile.load(path)
-    assert file.checkpoint == tmp_path / "state"
+    assert file.checkpoint == str(tmp_path / "state")
     assert file.streams[0].options["path"] == str(tmp_path / "data")
     assert file.make_sink(file.queries[0], None).path == str(tmp_path / "out" / "q")
     assert file.make_sink(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.connectors import FileSource, Source, read_range
 from headrace.errors import SchemaError, SourceError
+from headrace.storage.posix import PosixStore
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ write_ids.clock = 10**18
 
 def open_source(state_dir, path, *args, **kwargs) -> FileSource:
     source: Source = FileSource(path, *args, **kwargs)
-    source.attach("s", state_dir)
+    source.attach("s", PosixStore(state_dir))
     return source
 
 
@@ -162,7 +163,7 @@ def test_an_explicit_format_overrides_the_suffix(data_dir, state_dir):
     assert drain_ids(source, 10)[0] == [[1]]
     without_format = FileSource(data_dir / "a.txt", schema="id INT")
     (state_dir / "files.jsonl").unlink()
-    without_format.attach("s", state_dir)
+    without_format.attach("s", PosixStore(state_dir))
     with pytest.raises(SourceError, match=r"a\.txt' is unknown"):
         without_format.plan(None, 1)
 
@@ -245,11 +246,11 @@ def test_invalid_arguments_are_refused(data_dir, state_dir):
 def test_a_file_that_is_discovered_while_pending_looks_is_pending(data_dir, state_dir, monkeypatch):
     """A shell asks whether there is work while a micro-batch plans: the new file is unknown, or among the unread ones."""
     source = FileSource(data_dir, schema="id INT")
-    source.attach("s", state_dir)
+    source.attach("s", PosixStore(state_dir))
     write_ids(data_dir / "a.parquet", [1])
     list_paths = source._list_paths
 
-    def list_after_planning():
+    def list_after_planning(**_: bool):
         monkeypatch.setattr(source, "_list_paths", list_paths)
         source.plan(None, 10)
         return list_paths()

@@ -13,6 +13,7 @@ from headrace.connectors import MemorySource, memory, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.errors import CheckpointError, SchemaError, SourceError
 from headrace.model.types import Schema
+from headrace.storage.posix import PosixStore
 
 DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -26,7 +27,7 @@ def read_rows(source: MemorySource, position=None, limit=10**9):
 
 def test_rows_of_every_type(tmp_path):
     source = MemorySource(DDL)
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     source.append(
         [
             {"id": 1, "name": "a", "price": 1, "paid": "1.25", "ok": True, "day": "2026-01-02", "time": "2026-01-02T12:00:00Z"},
@@ -67,7 +68,7 @@ def test_rows_of_every_type(tmp_path):
 )
 def test_an_append_with_an_invalid_row_appends_nothing(tmp_path, row, message):
     source = MemorySource(DDL)
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     with pytest.raises(SchemaError) as caught:
         source.append([{"id": 1}, row])
     assert message in str(caught.value)
@@ -86,7 +87,7 @@ def test_tables_and_record_batches_are_appended(tmp_path):
     source.append(pa.table({"time": ["2026-01-02T12:00:00"]}))
     source.append(pa.table({"id": pa.array([], pa.int32())}))
     source.append([])
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     rows, after = read_rows(source)
     assert rows == [
         {"id": 1, "time": NOON, "name": None},
@@ -113,7 +114,7 @@ def test_invalid_tables_are_refused(table, message):
 
 def test_positions_and_limits_survive_a_restart(tmp_path):
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     assert source.plan(None, 10) == ([], None)
     for start in (0, 3, 6):
         source.append([{"id": start + i} for i in range(3)])
@@ -123,7 +124,7 @@ def test_positions_and_limits_survive_a_restart(tmp_path):
 
     again = MemorySource("id INT")
     again.append([{"id": 9}])  # buffered until attach, then placed after the existing rows
-    again.attach("s", tmp_path)
+    again.attach("s", PosixStore(tmp_path))
     assert again.plan(after, 6) == planned
     assert planned[1] == {"files": 3}
     assert read_rows(again, planned[1]) == ([{"id": 9}], {"files": 4})
@@ -135,13 +136,13 @@ def test_positions_and_limits_survive_a_restart(tmp_path):
 
 def test_prune_keeps_numbering(tmp_path):
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     for i in range(3):
         source.append([{"id": i}])
     source.prune({"files": 3})
     assert [path.name.partition("-")[0] for path in tmp_path.glob("*.arrow")] == ["00000002"]
     again = MemorySource("id INT")
-    again.attach("s", tmp_path)
+    again.attach("s", PosixStore(tmp_path))
     assert not again.pending({"files": 3})
     again.append([{"id": 3}])
     assert read_rows(again, {"files": 3})[0] == [{"id": 3}]
@@ -149,7 +150,7 @@ def test_prune_keeps_numbering(tmp_path):
 
 def test_large_appends_are_split_into_ranges(tmp_path):
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     source.append(pa.table({"id": pa.array(range(RANGE_ROWS * 2 + 1), pa.int32())}))
     ranges, after = source.plan(None, 1)
     assert [(r.start, r.stop, r.rows) for r in ranges] == [(0, 1, RANGE_ROWS), (1, 2, RANGE_ROWS), (2, 3, 1)]
@@ -159,7 +160,7 @@ def test_large_appends_are_split_into_ranges(tmp_path):
 def test_partial_files_of_a_crash_are_ignored(tmp_path):
     (tmp_path / ".00000000.arrow.77.tmp").write_bytes(b"half")
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     assert not source.pending(None)
     (tmp_path / "00000000-0123456789abcdef.arrow").write_bytes(b"written, but never in the log")
     assert not source.pending(None)
@@ -170,7 +171,7 @@ def test_partial_files_of_a_crash_are_ignored(tmp_path):
 @pytest.mark.parametrize("place", [0, 10, 100, -1])
 def test_a_flipped_bit_in_a_file_is_detected(tmp_path, place):
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     source.append([{"id": 1}])
     (path,) = tmp_path.glob("00000000-*.arrow")
     content = bytearray(path.read_bytes())
@@ -183,7 +184,7 @@ def test_a_flipped_bit_in_a_file_is_detected(tmp_path, place):
 def test_a_log_that_does_not_list_appended_rows_is_refused(tmp_path):
     """The file after the last one of the log may be of an append that did not return; a later one was lost."""
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     source.append([{"id": 1}])
     log = (tmp_path / "rows.jsonl").read_bytes()
     for number, lines in enumerate((log, log)):
@@ -191,40 +192,40 @@ def test_a_log_that_does_not_list_appended_rows_is_refused(tmp_path):
         (tmp_path / "rows.jsonl").write_bytes(lines)
         again = MemorySource("id INT")
         if number == 0:
-            again.attach("s", tmp_path)
+            again.attach("s", PosixStore(tmp_path))
             (tmp_path / "rows.jsonl").write_bytes(lines)
         else:
             with pytest.raises(CheckpointError, match="it does not list the file with number 2"):
-                again.attach("s", tmp_path)
+                again.attach("s", PosixStore(tmp_path))
 
 
 def test_a_log_that_is_missing_or_too_short_is_refused(tmp_path):
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     source.append([{"id": 1}])
     source.append([{"id": 2}])
     log = tmp_path / "rows.jsonl"
     content = log.read_bytes()
     log.write_bytes(content[: content.index(b"\n") + 1])
     again = MemorySource("id INT")
-    again.attach("s", tmp_path)
+    again.attach("s", PosixStore(tmp_path))
     with pytest.raises(CheckpointError, match=r"rows\.jsonl.*damaged"):
         again.verify({"files": 2})
     log.unlink()
     with pytest.raises(CheckpointError, match=r"rows\.jsonl.*missing"):
-        MemorySource("id INT").attach("s", tmp_path)
+        MemorySource("id INT").attach("s", PosixStore(tmp_path))
 
 
 def test_the_log_does_not_grow_with_pruned_files(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_MAX_PRUNED_LINES", 5)
     source = MemorySource("id INT")
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     for number in range(30):
         source.append([{"id": number}])
         source.prune({"files": number + 1})
     assert len((tmp_path / "rows.jsonl").read_bytes().splitlines()) <= 7
     again = MemorySource("id INT")
-    again.attach("s", tmp_path)
+    again.attach("s", PosixStore(tmp_path))
     again.append([{"id": 30}])
     assert read_rows(again, {"files": 30})[0] == [{"id": 30}]
 

@@ -12,6 +12,7 @@ import pytest
 from headrace.connectors import GENERATORS, RateSource, generate, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.errors import SchemaError
+from headrace.storage.posix import PosixStore
 from headrace.storage.records import decode_records, encode_records
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +63,7 @@ class Clock:
 def test_time_makes_rows_available(tmp_path):
     clock = Clock()
     source = RateSource(10, rows=55, seed=3, clock=clock)
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     assert source.plan(None, 100) == ([], None)
     clock.now += 2.05
     ranges, position = source.plan(None, 15)
@@ -74,7 +75,7 @@ def test_time_makes_rows_available(tmp_path):
 
     clock.now += 100
     again = RateSource(10, rows=55, seed=3, clock=clock)
-    again.attach("s", tmp_path)  # time advances between the two sources
+    again.attach("s", PosixStore(tmp_path))  # time advances between the two sources
     assert again.plan({"row": 20}, 1000)[1] == {"row": 55}
     assert not again.pending({"row": 55})
     assert again.definition() == source.definition()
@@ -84,7 +85,7 @@ def test_time_makes_rows_available(tmp_path):
 def test_a_serialized_range_reads_the_same_rows(tmp_path):
     clock = Clock()
     source = RateSource(10**6, "fields", keys=3, field_max=9, start_time="2026-02-01T00:00:00Z", clock=clock)
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     clock.now += 1
     ranges, _ = source.plan(None, RANGE_ROWS + 10)
     assert [r.rows for r in ranges] == [RANGE_ROWS, 10]

@@ -15,6 +15,7 @@ import pytest
 
 from headrace.connectors import MemorySource, read_range
 from headrace.errors import SchemaError
+from headrace.storage.posix import PosixStore
 
 DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -36,7 +37,7 @@ class Exporter:
 
 def append_and_read(frame: Any, directory: Path, ddl: str = DDL) -> list[dict[str, Any]]:
     source = MemorySource(ddl)
-    source.attach("s", directory)
+    source.attach("s", PosixStore(directory))
     source.append(frame)
     ranges, _ = source.plan(None, 10**9)
     return [row for range_ in ranges for row in read_range(range_, source.schema, source.schema.names).to_pylist()]
@@ -110,7 +111,7 @@ def test_nan_and_nat_of_pandas_are_null_and_other_times_are_converted(tmp_path: 
 )
 def test_refusals_have_a_message_and_a_hint(rows, message, hint, tmp_path: Path):
     source = MemorySource(DDL)
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     with pytest.raises(SchemaError) as caught:
         source.append(rows)
     assert message in str(caught.value)
@@ -125,7 +126,7 @@ def test_a_frame_may_be_modified_after_it_was_appended(tmp_path: Path):
     source.append(frame)
     frame.loc[:, "n"] = 0
     values[:] = 0
-    source.attach("s", tmp_path)
+    source.attach("s", PosixStore(tmp_path))
     ranges, _ = source.plan(None, 10)
     assert read_range(ranges[0], source.schema, ["n"])["n"].to_pylist() == [1, 2, 3]
 

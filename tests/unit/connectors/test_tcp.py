@@ -25,6 +25,7 @@ from headrace.connectors.tcp import ControlChannel, TcpConnection, borrow_connec
 from headrace.errors import CheckpointError, HeadraceError, SourceError
 from headrace.runtime import source_health
 from headrace.storage.fault_points import install_fault_hook
+from headrace.storage.posix import PosixStore
 from headrace.storage.records import decode_records, encode_records
 from support.in_process_driver import BEGIN, InProcessDriver, small_stream
 
@@ -38,7 +39,7 @@ def rig() -> Iterator[InProcessDriver]:
 @pytest.fixture
 def source(rig: InProcessDriver, tmp_path: Path) -> Iterator[TcpSource]:
     attached = TcpSource(rig.address, "fields")
-    attached.attach("s", tmp_path)
+    attached.attach("s", PosixStore(tmp_path))
     yield attached
     attached.close()
 
@@ -119,7 +120,7 @@ def test_groups_read_independently(rig: InProcessDriver, source: TcpSource, tmp_
     rig.start(1000)
     rig.advance(1)
     other = TcpSource(rig.address, "fields", group="other")
-    other.attach("s", tmp_path)
+    other.attach("s", PosixStore(tmp_path))
     ranges, position = source.plan(None, 100)
     other_ranges, _ = other.plan(None, 100)
     for range_ in ranges:
@@ -159,7 +160,7 @@ def test_a_restarted_server_is_refused(rig: InProcessDriver, source: TcpSource, 
     del source  # the first source has recorded the server
     rig.hub.identity = "another"
     with pytest.raises(SourceError, match="is not the one that stream 's' was read from\nhint: the server was restarted"):
-        TcpSource(rig.address, "fields").attach("s", tmp_path)
+        TcpSource(rig.address, "fields").attach("s", PosixStore(tmp_path))
 
 
 def test_a_server_with_fewer_rows_than_the_position_is_refused(source: TcpSource):

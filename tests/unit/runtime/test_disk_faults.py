@@ -18,6 +18,7 @@ from lives import SessionHarness, read_columns
 
 import headrace as hr
 from headrace.errors import CheckpointError, StorageError
+from headrace.storage.posix import PosixStore
 from support.every_kind_session import BATCHES, EveryKindSession, write_file
 from support.examples import choose_examples
 from support.faulty_disk import FAULTS, FaultyDisk
@@ -221,7 +222,7 @@ def test_a_refused_log_of_a_file_source_agrees_with_positions(tmp_path: Path, di
     write_file(tmp_path, 0)
     source = hr.FileSource(tmp_path / "*.arrow")
     (tmp_path / "checkpoint" / "f").mkdir(parents=True)
-    source.attach("f", tmp_path / "checkpoint" / "f")
+    source.attach("f", PosixStore(tmp_path / "checkpoint" / "f"))
     source.plan(None, 1)
     (tmp_path / "0.arrow").unlink()
     refuse(disk, "rename f/files.jsonl", lambda: source.plan(None, 1), after=after)
@@ -229,7 +230,7 @@ def test_a_refused_log_of_a_file_source_agrees_with_positions(tmp_path: Path, di
     write_file(tmp_path, 1)
     position = source.plan(None, 1_000)[1]
     again = hr.FileSource(tmp_path / "*.arrow")
-    again.attach("f", tmp_path / "checkpoint" / "f")
+    again.attach("f", PosixStore(tmp_path / "checkpoint" / "f"))
     again.verify(position)
     assert position["file"] == 2
 

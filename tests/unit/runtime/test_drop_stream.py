@@ -13,6 +13,7 @@ from lives import SCHEMA, Killed, SessionHarness, make_rows, read_columns
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.storage.fault_points import install_fault_hook
+from headrace.storage.store import Store
 from support.forgetful_disk import ForgetfulDisk
 
 STEPS = ["log", "logged", "planned", "commit", "committed"]
@@ -315,10 +316,10 @@ class SlowSource(hr.MemorySource):
         super().__init__(SCHEMA)
         self.entered, self.released = threading.Event(), threading.Event()
 
-    def attach(self, stream: str, directory: Path) -> None:
+    def attach(self, stream: str, store: Store) -> None:
         self.entered.set()
         assert self.released.wait(20)
-        super().attach(stream, directory)
+        super().attach(stream, store)
 
 
 def test_everything_else_goes_on_while_a_source_is_attached(two_streams: SessionHarness):
@@ -354,7 +355,7 @@ def test_everything_else_goes_on_while_a_source_is_attached(two_streams: Session
 
 def test_a_source_that_cannot_be_attached_leaves_its_name_free(two_streams: SessionHarness):
     class BrokenSource(hr.MemorySource):
-        def attach(self, stream: str, directory: Path) -> None:
+        def attach(self, stream: str, store: Store) -> None:
             raise Killed(stream)
 
     with pytest.raises(Killed):

@@ -49,7 +49,7 @@ def write_checkpoint(folder: Path, *, dropped: bool = False) -> Path:
             session.advance()
         tag = next(tag for tag in session._coordinator.state.udfs.all_tags if tag.startswith("twice@"))
     content = StoredFunction(PYTHON_VERSION, pickle.dumps(Payload(folder / "ran")))
-    container.write(PosixStore(checkpoint, read_identity(checkpoint)), get_udf_key(tag), content)
+    container.write(PosixStore(checkpoint, read_identity(PosixStore(checkpoint))), get_udf_key(tag), content)
     return checkpoint
 
 
@@ -106,6 +106,6 @@ def test_a_session_file_can_refuse_functions(tmp_path: Path):
     text = f'checkpoint = "checkpoint"\nfunctions = false\n[streams.s]\npath = "rows.csv"\nschema = "{SCHEMA}"\ntime = "time"\n'
     (tmp_path / "s.toml").write_text(f'{text}[queries.q]\nsql = "SELECT k FROM s"\n')
     file = SessionFile.load(tmp_path / "s.toml")
-    assert (file.functions, file.checkpoint) == (False, checkpoint)
+    assert (file.functions, file.checkpoint) == (False, str(checkpoint))
     with pytest.raises(CheckpointError, match="has functions"):
         run.command(tmp_path / "s.toml", once=True, backend=BackendName.local)

@@ -59,7 +59,7 @@ def test_the_code_of_a_function_names_no_module_of_the_package(stored: tuple[Pat
     if version != CHECKPOINT_FORMAT:
         assert b"headrace" not in path.read_bytes()
         return
-    store = PosixStore(checkpoint, read_identity(checkpoint))
+    store = PosixStore(checkpoint, read_identity(PosixStore(checkpoint)))
     stored_function: StoredFunction = container.read(store, f"functions/{path.name}")
     texts = [argument for _, argument, _ in pickletools.genops(stored_function.code) if isinstance(argument, str)]
     assert not [text for text in texts if text.startswith("headrace")]

@@ -18,11 +18,10 @@ from pyspark import TaskContext
 from headrace.connectors.source import Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
-from headrace.storage.checkpoint import open_source_store
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.posix import PosixStore, write_atomically
-from headrace.storage.store import make_attempt_key
+from headrace.storage.store import Store, make_attempt_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,39 +36,45 @@ class DataFrameSource:
     def __init__(self, frame: DataFrame) -> None:
         """Wrap a streaming DataFrame; its query starts on `attach`."""
         self._frame = frame
-        self._directory: Path | None = None
         self._stream = ""
-        self._store: PosixStore  # once attached
+        self._store: PosixStore | None = None
         self._query: StreamingQuery | None = None
         self.schema = Schema.from_arrow(_arrow_schema(frame))
 
-    def attach(self, stream: str, directory: Path) -> None:
-        """See `Source`; starts the query that writes rows to `directory`."""
-        self._stream, self._directory, self._store = stream, directory, open_source_store(directory)
-        target, store = str(directory), self._store
+    def attach(self, stream: str, store: Store) -> None:
+        """See `Source`; starts the query that writes rows to `store`, which must be a folder: Spark keeps its own files there."""
+        if not isinstance(store, PosixStore):
+            raise SourceError(
+                f"stream '{stream}' reads a streaming DataFrame, which needs a checkpoint in a folder",
+                detail=f"the checkpoint is in '{store.location}'",
+                hint="use a folder that all workers share, or a native source",
+            )
+        self._stream, self._store = stream, store
+        target = store.location
 
         def write_batch(rows: DataFrame, batch: int) -> None:
             if store.find_size(_list_key(batch)) is None:
                 files = rows.mapInArrow(lambda batches: _write_partition(target, batch, batches), _FILE_COLUMNS).collect()
                 put_document(store, _list_key(batch), sorted(list(file) for file in files if file["rows"]))
 
-        writer = self._frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(directory / "spark"))
+        writer = self._frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", f"{target}/spark")
         self._query = writer.start()
 
     def _list_batches(self, after: int) -> list[int]:
-        directory = require_attached(self._stream, self._directory)
-        return sorted(number for path in directory.glob("[0-9]*.json") if (number := int(path.stem)) >= after)
+        keys = require_attached(self._stream, self._store).list("")
+        numbers = [int(key.partition(".")[0]) for key in keys if key[0].isdigit() and key.endswith(".json")]
+        return sorted(number for number in numbers if number >= after)
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; returns the files of complete Spark micro-batches, up to about the limit."""
         self._check_query()
-        after = 0 if position is None else int(position["batch"])
+        store, after = require_attached(self._stream, self._store), 0 if position is None else int(position["batch"])
         ranges: list[Range] = []
         for number in self._list_batches(after):
             if ranges and sum(item.rows for item in ranges) >= limit_rows:
                 break
-            for key, rows, checksum in get_document(self._store, _list_key(number)):
-                file = str(self._store.path_of(key))
+            for key, rows, checksum in get_document(store, _list_key(number)):
+                file = store.name_of(key)
                 ranges.append(Range(self._stream, "arrow", file, 0, _count_record_batches(file), rows, {"checksum": checksum}))
             after = number + 1
         return ranges, ({"batch": after} if after else position)
@@ -120,7 +125,7 @@ def _write_partition(directory: str, batch: int, batches: Iterator[pa.RecordBatc
         return
     store, partition = PosixStore(directory), 0 if context is None else context.partitionId()
     key = make_attempt_key("rows", f"{batch:010d}-{partition:05d}", ".arrow")
-    store.ensure_folder("rows")
+    store.create_folder("rows")
     rows = 0
 
     def write_rows(path: Path) -> None:

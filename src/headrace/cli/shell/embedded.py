@@ -143,7 +143,7 @@ def open_demo_session(backend: str) -> Session:
 def open_file_session(file: SessionFile, backend: str) -> Session:
     """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
     rows, master = file.rows_per_batch or ROWS_PER_BATCH, file.master or "local[*]"
-    session = Session(backend=backend, rows_per_batch=rows, master=master, functions=file.functions)
+    session = Session(backend=backend, rows_per_batch=rows, master=master, functions=file.functions, storage_options=file.storage)
     try:
         for stream in file.streams:
             stream.declare(session)

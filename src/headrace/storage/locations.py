@@ -1,0 +1,76 @@
+"""Locations: the path of a folder, or a URL that names the store.
+
+    /data/checkpoint   file:/data/checkpoint        a folder
+    s3://bucket/path   gs://bucket/path   az://account/container/path     an object store
+    memory://name                                   a store in the memory of this process, for tests
+
+An unknown scheme is an error, never the name of a folder. Credentials come from the environment, as the tools of each provider
+read it, or from storage options (`set_storage_options`, `Session(storage_options=…)`); they are never stored in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from headrace.errors import CheckpointError, HeadraceError, SessionError
+from headrace.storage.posix import PosixStore
+from headrace.storage.store import Store
+
+StorageOptions = Mapping[str, str]
+
+OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "memory")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_NO_OPTIONS: StorageOptions = MappingProxyType({})
+_default_options: StorageOptions = _NO_OPTIONS
+
+
+def is_url(location: str) -> bool:
+    """Return whether a location is that of an object store."""
+    match = _SCHEME.match(location)
+    return match is not None and match[1].lower() in OBJECT_SCHEMES and match[2] is not None
+
+
+def parse_location(location: str | Path, error: type[HeadraceError] = CheckpointError, what: str = "checkpoint") -> str:
+    """Return an absolute path, or a URL of an object store in its normal form; raises `error` for another scheme."""
+    text = os.fspath(location)
+    match = _SCHEME.match(text) if isinstance(location, str) else None
+    if match is None:
+        return str(Path(text).expanduser().absolute())
+    scheme = match[1].lower()
+    if is_url(text):
+        return f"{scheme.removesuffix('a')}://{text[match.end() :].rstrip('/')}"
+    if scheme == "file":
+        return str(Path("/" + text[match.end() :].lstrip("/") if match[2] else text[match.end() :]).absolute())
+    if match[2] is None and Path(text).exists():
+        return str(Path(text).absolute())
+    known = ", ".join(f"{name}://" for name in OBJECT_SCHEMES if name != "memory")
+    raise error(
+        f"{what} '{text}' has the unsupported scheme '{match[1]}'", hint=f"give the path of a folder, file:PATH, or {known}"
+    )
+
+
+def set_storage_options(options: StorageOptions) -> None:
+    """Set the options of all object stores that this process opens without options of their own: those of its session."""
+    global _default_options  # noqa: PLW0603  one session for each worker process
+    _default_options = MappingProxyType(dict(options))
+
+
+def open_store(location: str, identity: str = "", options: StorageOptions | None = None) -> Store:
+    """Return the store of a parsed location; `identity` is that of the checkpoint that it holds.
+
+    Raises HeadraceError if the library for object stores is missing, or an option is invalid.
+    """
+    if not is_url(location):
+        return PosixStore(location, identity)
+    try:
+        from headrace.storage.object_store import ObjectStore  # noqa: PLC0415  loads a library that folders do not need
+    except ImportError as error:
+        raise SessionError(
+            f"'{location}' needs a library that is not installed", detail=str(error), hint="pip install 'headrace[s3]'"
+        ) from error
+
+    return ObjectStore(location, _default_options if options is None else options, identity)
