@@ -109,7 +109,7 @@ class Session:
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
             set_storage_options(storage_options or {})
-            self._checkpoint = Checkpoint(checkpoint or create_temporary_folder(self._cleanup), storage_options)
+            self._checkpoint = Checkpoint(create_temporary_folder(self._cleanup) if checkpoint is None else checkpoint, storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
             self._backend = load_backend(backend, master=master, spark=spark, spark_config=spark_config, exchange=exchange)
             self._cleanup.appendleft(self._backend.close)

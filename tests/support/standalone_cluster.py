@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -50,7 +51,7 @@ class StandaloneCluster:
 
     def _start(self, name: str, host: str, *words: str, prefix: Sequence[str] = ()) -> None:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH"))},
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_LOCAL_IP": host,
@@ -78,17 +79,12 @@ class StandaloneCluster:
 
     def list_executors(self) -> list[psutil.Process]:
         """The JVMs of executors, which are children of the workers."""
-        return [
-            child
-            for process in self._processes
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
-        ]
+        return [child for process in self._processes for child in _list_children(process) if _is_executor(child)]
 
     def close(self) -> None:
-        """End all processes: the workers first, which end their executors, then what is left of each process group."""
+        """End all processes: the workers first, which end their executors, then what is left of their children."""
         for process in reversed(self._processes):
-            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            children = _list_children(process)
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(5)
@@ -96,5 +92,19 @@ class StandaloneCluster:
                 process.kill()
                 process.wait()
             for child in children:
-                if child.is_running():
+                with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
+
+
+def _list_children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return False

@@ -20,13 +20,22 @@ from pyspark.errors import PySparkException
 
 from headrace.backends.spark import pipeline
 from headrace.backends.spark.cluster import probe_folder, probe_workers, wait_for_executors
+from headrace.backends.spark.connect import ConnectBackend
 from headrace.backends.spark.dataframe_source import DataFrameSource
-from headrace.backends.spark.environment import acquire_spark, check_agreement, format_setting, is_local_master, release_spark
+from headrace.backends.spark.environment import (
+    acquire_spark,
+    check_agreement,
+    find_remote_session,
+    format_setting,
+    is_local_master,
+    release_spark,
+)
+from headrace.backends.spark.job_errors import make_job_error
 from headrace.connectors import Range
-from headrace.connectors.formats import is_glob
+from headrace.connectors.file_access import is_glob
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
-from headrace.errors import SessionError, WorkerLostError
+from headrace.errors import SessionError
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.posix import PosixStore
 
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
 
 EXCHANGES = ("auto", "files", "shuffle")
 _WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
-_LOST_WORKER_TEXTS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 
 
 class SparkBackend:
@@ -50,8 +58,6 @@ class SparkBackend:
         `spark.executor.pyspark.memory` limits them. `exchange` says how large shuffle blocks travel: as "files" of the
         checkpoint, passed by name, or through Spark's "shuffle"; "auto" is files if all workers share the folder.
         """
-        if exchange not in EXCHANGES:
-            raise SessionError(f"unknown exchange '{exchange}'", detail=f"exchanges: {', '.join(EXCHANGES)}")
         self._spark, self._owns_spark, self._exchange = spark, owns_spark, exchange
         self._is_local = is_local_master(str(spark.sparkContext.master))
         self._known_folders: set[str] = set()
@@ -109,9 +115,7 @@ class SparkBackend:
         except (Py4JError, PySparkException) as error:
             if expired.is_set():
                 raise exceeded_time_error(job.max_seconds) from error
-            detail, hint = _extract_cause(str(error)), "see Spark's log; the batch can be run again"
-            kind = WorkerLostError if any(text in str(error) for text in _LOST_WORKER_TEXTS) else SessionError
-            raise kind(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
+            raise make_job_error(job.batch, str(error)) from error
         finally:
             for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
@@ -160,18 +164,18 @@ def _read_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _extract_cause(message: str) -> str:
-    """Return the worker's error message, without the stack trace of the JVM."""
-    cause = message[message.rfind("Traceback (most recent call last)") :] if "Traceback" in message else message
-    return cause.split("\n\tat ", 1)[0].strip()
-
-
-def create(*, master: str | None, spark: Any, spark_config: Mapping[str, Any], exchange: str) -> SparkBackend:
+def create(*, master: str | None, spark: Any, spark_config: Mapping[str, Any], exchange: str) -> SparkBackend | ConnectBackend:
     """Create the back-end on the given Spark session, else on the one that is running, else on a new one.
 
-    Raises SessionError if the Spark to use is running with another master or other settings.
+    A Spark Connect session, given or running, gets a back-end without RDDs. Raises SessionError if the Spark to use is running
+    with another master or other settings.
     """
+    if exchange not in EXCHANGES:
+        raise SessionError(f"unknown exchange '{exchange}'", detail=f"exchanges: {', '.join(EXCHANGES)}")
     config = {name: format_setting(value) for name, value in spark_config.items()}
+    remote = find_remote_session(spark, master, config)
+    if remote is not None:
+        return ConnectBackend(remote, exchange=exchange)
     if spark is not None:
         check_agreement(spark, master, config)
         return SparkBackend(spark, owns_spark=False, exchange=exchange)

@@ -19,6 +19,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from headrace.errors import SessionError
 
@@ -112,6 +113,23 @@ def find_running_spark() -> SparkSession | None:
     if context is None or context._jsc is None:  # noqa: SLF001
         return None
     return SparkSession.builder.getOrCreate()
+
+
+def find_remote_session(spark: Any, master: str | None, config: Mapping[str, str]) -> Any:
+    """Return the Spark Connect session that is given or running; None if there is none, or a Spark session is given.
+
+    Raises SessionError if a master or settings are asked for: they are those of the server.
+    """
+    if spark is None and is_remote():
+        spark = SparkSession.builder.getOrCreate()
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        return None
+    if master is not None or config:
+        raise SessionError(
+            "the master and the settings of Spark Connect are those of its server",
+            hint="leave out `master` and `spark_config`, or set them where the server is started",
+        )
+    return spark
 
 
 def check_agreement(spark: SparkSession, master: str | None, config: Mapping[str, str]) -> None:

@@ -51,7 +51,12 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
     rows: Any = spark.parallelize(list(enumerate(tasks)), len(tasks)).mapPartitions(partial(read_select_slice_aggregate, job))
     for level in range(job.extra_shuffles + 1):
         rows = rows.partitionBy(job.partitions, int).mapPartitions(partial(merge_evaluate_route, job, level))
-    reports = [pickle.loads(content) for _, (kind, content) in rows.collect() if kind in ("outcome", "error")]
+    return collect_reports(rows.collect())
+
+
+def collect_reports(rows: Iterable[ShuffleRow]) -> list[ReduceReport]:
+    """Return the reports among the rows of the last stage; raises the first HeadraceError of a worker."""
+    reports = [pickle.loads(content) for _, (kind, content) in rows if kind in ("outcome", "error")]
     for report in reports:
         if isinstance(report, HeadraceError):
             raise report
