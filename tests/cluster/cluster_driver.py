@@ -23,34 +23,12 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.errors import HeadraceError
-from support.every_kind_session import BATCHES, EveryKindSession
+from support.every_kind_runs import run_every_kind
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 SETTINGS = {"spark.executor.memory": "512m", "spark.executorEnv.HEADRACE_FSYNC": "off"}
 JOIN = "SELECT l.n AS a, r.n AS b FROM TUMBLE(l, '1 hour') l JOIN TUMBLE(r, '1 hour') r ON l.k = r.k WHERE l.n < r.n"
 JOINED_ROWS, JOINED_KEYS = 120_000, 50_000
-
-
-class SessionOfEveryKind(EveryKindSession):
-    """The session with a query of every kind, with other options than the base class gives it."""
-
-    def __init__(self, checkpoint: Path, folder: Path, **options: Any) -> None:
-        self._options = options
-        folder.mkdir(parents=True)
-        super().__init__(checkpoint, folder)
-
-    def _open_session(self, checkpoint: Path) -> None:
-        self.session = hr.Session(checkpoint, **self._options)
-
-
-def run_every_kind(folder: Path, name: str, **options: Any) -> dict[str, Any]:
-    """Return the results of a query of every kind."""
-    run = SessionOfEveryKind(folder / f"checkpoint-{name}", folder / f"files-{name}", **options)
-    with run.session:
-        run.run(0, BATCHES)
-        run.session.drain()
-        results = {query: [repr(row) for row in rows] for query, rows in run.read_results().items()}
-        return {"results": results, "partitions": run.session._coordinator.partitions}
 
 
 def run_large_join(folder: Path, exchange: str, spark: Any) -> dict[str, Any]:

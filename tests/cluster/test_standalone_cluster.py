@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_driver import run_every_kind
 
 import headrace
 from headrace.cli.package import write_zip
 from headrace.engine.kernels import unpack_kernels
+from support.every_kind_runs import run_every_kind
 from support.standalone_cluster import SPARK_HOME, StandaloneCluster
 
 pytestmark = pytest.mark.spark

@@ -170,4 +170,4 @@ def test_the_probe_reads_the_nonce_and_answers(tmp_path):
 )
 def test_a_probe_that_cannot_run_is_explained(message, expected):
     with pytest.raises(SessionError, match=expected):
-        raise cluster._explain_failure(message)
+        raise cluster.explain_failure(message)

@@ -12,7 +12,7 @@ import pickle
 import platform
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,12 +100,16 @@ def probe_workers(context: SparkContext, job: BatchJob) -> None:
 
     Raises SessionError that lists the executors that cannot run micro-batches, and says what to do.
     """
+    probe_checkpoint(job, partial(_run_rounds, context))
+
+
+def probe_checkpoint(job: BatchJob, run_requests: Callable[[Mapping[str, Any]], list[WorkerReport]]) -> None:
+    """Probe workers by a function that sends them a request and returns their reports; raises as `probe_workers`."""
     store, nonce = job.store, uuid.uuid4().hex.encode()
     key = make_attempt_key("shuffle", "probe", ".nonce")
     store.put(key, [nonce], sync=False)
     try:
-        request = {"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": _PACKAGES, "paths": ()}
-        reports = _run_rounds(context, request)
+        reports = run_requests({"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": _PACKAGES, "paths": ()})
         problems = _find_problems(store, nonce, reports)
     finally:
         for name in store.list("shuffle"):
@@ -153,15 +157,15 @@ def _run_rounds(context: SparkContext, request: Mapping[str, Any]) -> list[Worke
 
 def _run_job(context: SparkContext, request: Mapping[str, Any], tasks: int) -> list[WorkerReport]:
     try:
-        with _pickle_by_value():
+        with pickle_by_value():
             rows = context.parallelize(range(tasks), tasks).mapPartitions(partial(worker_probe.run_probe, request)).collect()
     except (Py4JError, PySparkException) as error:
-        raise _explain_failure(str(error)) from error
+        raise explain_failure(str(error)) from error
     return [WorkerReport(**row) for row in rows]
 
 
 @contextlib.contextmanager
-def _pickle_by_value() -> Iterator[None]:
+def pickle_by_value() -> Iterator[None]:
     """Send the code of the probe with the job: a worker may not have it."""
     cloudpickle.register_pickle_by_value(worker_probe)
     try:
@@ -170,7 +174,7 @@ def _pickle_by_value() -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(worker_probe)
 
 
-def _explain_failure(message: str) -> SessionError:
+def explain_failure(message: str) -> SessionError:
     """Return the error of a probe that could not run at all."""
     if "PYTHON_VERSION_MISMATCH" in message:
         start = message.index("PYTHON_VERSION_MISMATCH")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from headrace.backends.spark import pipeline
+from headrace.backends.spark.cluster import WorkerReport, explain_failure, pickle_by_value, probe_checkpoint
 from headrace.backends.spark.job_errors import make_job_error
+from headrace.backends.spark.worker_probe import run_probe_on_batches
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
@@ -104,9 +107,24 @@ class ConnectBackend:
             self._spark.removeTag(tag)
 
     def probe(self, job: BatchJob) -> None:
-        """Check that a task reads the checkpoint of a job; the exchange "files" needs one in a folder."""
+        """Check that workers can run the micro-batches of a checkpoint; raises SessionError with those that cannot.
+
+        The client of Spark Connect knows no executors: the probe has as many tasks as run at the same time.
+        """
         if self._exchange == "files" and not isinstance(job.store, PosixStore):
             raise SessionError("exchange 'files' needs a checkpoint in a folder")
+        probe_checkpoint(job, self._run_probe)
+
+    def _run_probe(self, request: Mapping[str, Any]) -> list[WorkerReport]:
+        numbers = self._spark.range(0, self._parallelism, 1, self._parallelism)
+        try:
+            with pickle_by_value():
+                frame = numbers.mapInArrow(partial(run_probe_on_batches, request), "report binary")
+                rows = frame.toArrow()["report"].to_pylist()
+        except PySparkException as error:
+            raise explain_failure(str(error)) from error
+        reports = (WorkerReport(**pickle.loads(row)) for row in rows)
+        return list({(report.host, report.process): report for report in reports}.values())
 
     def close(self) -> None:
         """Do nothing: the Spark Connect session belongs to its owner."""

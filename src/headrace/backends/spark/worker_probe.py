@@ -11,7 +11,7 @@ import pickle
 import platform
 import socket
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -32,6 +32,14 @@ def run_probe(request: Mapping[str, Any], numbers: Iterable[int]) -> list[dict[s
     if "headrace" in report["versions"] and request["key"]:
         _answer_nonce(request, report)
     return [report]
+
+
+def run_probe_on_batches(request: Mapping[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
+    """Run the probe as a function over Arrow batches, as Spark Connect needs it; yield the report, pickled."""
+    arrow = importlib.import_module("pyarrow")  # which Spark needs for such functions
+    for _ in batches:
+        pass
+    yield arrow.RecordBatch.from_pydict({"report": [pickle.dumps(run_probe(request, ())[0])]})
 
 
 def import_packages(packages: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
