@@ -35,7 +35,7 @@ from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, displa
 from headrace.runtime.backend import load_backend, probe_backend, to_sink, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
-from headrace.runtime.cleanup import create_temporary_folder, run_all_steps
+from headrace.runtime.cleanup import choose_folder, run_all_steps
 from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
@@ -53,10 +53,7 @@ ROWS_PER_BATCH = 4_000_000
 
 
 class Session:
-    """A shared pipeline with its streams and queries.
-
-    Use it as a context manager, or call `close` at the end.
-    """
+    """A shared pipeline with its streams and queries. Use it as a context manager, or call `close` at the end."""
 
     def __init__(
         self,
@@ -109,7 +106,7 @@ class Session:
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
             set_storage_options(storage_options or {})
-            self._checkpoint = Checkpoint(create_temporary_folder(self._cleanup) if checkpoint is None else checkpoint, storage_options)
+            self._checkpoint = Checkpoint(choose_folder(checkpoint, self._cleanup), storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
             self._backend = load_backend(backend, master=master, spark=spark, spark_config=spark_config, exchange=exchange)
             self._cleanup.appendleft(self._backend.close)
@@ -265,7 +262,8 @@ class Session:
         self._check_open()
         with self._lock, self._command_queue.hold_together():
             self.check(sql_of(sql))
-            target, new_budget = to_sink(sink, self._backend), parse_own_budget(budget, self.budget) or self._registry.get(name).budget
+            target = to_sink(sink, self._backend)
+            new_budget = parse_own_budget(budget, self.budget) or self._registry.get(name).budget
             check_sink(name, target, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
             return self.add(sql, name=name, sink=target, owner=owner, budget=new_budget)
