@@ -28,6 +28,7 @@ from headrace.cli import show_error
 from headrace.cli.explain import plan_session_file
 from headrace.cli.meter import SessionMeter, run_batches
 from headrace.cli.session_file import QueryEntry, SessionFile
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import (
     BackendName,
     format_count,
@@ -265,6 +266,7 @@ class RunSettings:
     backend: BackendName
     once: bool
     as_json: bool
+    spark: SparkOptions
 
 
 def command(
@@ -282,6 +284,9 @@ def command(
     ] = BackendName.spark,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="Folder or URL of the checkpoint.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
+    master: MasterOption = None,
+    conf: SettingsOption = None,
+    exchange: ExchangeOption = None,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
 
@@ -293,9 +298,11 @@ def command(
     """
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
-    settings = RunSettings(
-        session_file, sinks, _choose_checkpoint(session_file, sinks, checkpoint, out, once=once), backend, once, as_json
+    folder, spark = (
+        _choose_checkpoint(session_file, sinks, checkpoint, out, once=once),
+        session_file.spark.override(master, conf, exchange),
     )
+    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark)
     _check_bounded(settings)
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
@@ -341,9 +348,9 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             settings.checkpoint,
             backend=settings.backend.value,
             rows_per_batch=settings.file.rows_per_batch or ROWS_PER_BATCH,
-            master=settings.file.master or "local[*]",
             functions=settings.file.functions,
             storage_options=settings.file.storage,
+            **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None
     with session:

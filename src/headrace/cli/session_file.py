@@ -3,11 +3,15 @@
     checkpoint = "state"              # optional: a folder, or a URL such as s3://bucket/path
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
-    master = "local[*]"               # optional, for the Spark back-end
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
     endpoint = "http://127.0.0.1:9000"
+
+    [spark]                           # optional, for the Spark back-end
+    master = "local[*]"               # also at the top of the file
+    exchange = "auto"                 # auto, files or shuffle
+    config = {"spark.executor.memory" = "4g"}
 
     [streams.purchases]
     source = "files"                  # files (the default), rate or tcp
@@ -46,6 +50,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from headrace.cli.spark_options import SparkOptions, flatten_settings
 from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
 from headrace.errors import HeadraceError
 from headrace.model.budget import QueryBudget
@@ -59,9 +64,10 @@ if TYPE_CHECKING:
 _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
-    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "streams": (dict,),
-    "queries": (dict,), "storage": (dict,),
+    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "spark": (dict,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
+_SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
 _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
 _SOURCE_KEYS: Mapping[str, _KeyTypes] = {
@@ -136,7 +142,7 @@ class SessionFile:
     queries: tuple[QueryEntry, ...]
     checkpoint: str | None = None
     rows_per_batch: int | None = None
-    master: str | None = None
+    spark: SparkOptions = SparkOptions()  # noqa: RUF009  a frozen value
     functions: bool = True
     storage: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,7 +168,7 @@ class SessionFile:
             queries,
             None if checkpoint is None else _resolve_location(path.parent, checkpoint),
             rows_per_batch,
-            top.get("master"),
+            _parse_spark(top),
             top.get("functions", True),
             {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
         )
@@ -233,6 +239,18 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         raise HeadraceError(f"cannot read session file '{path}'", detail=error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HeadraceError(f"session file '{path}' is not TOML", detail=str(error)) from error
+
+
+def _parse_spark(top: _TomlTable) -> SparkOptions:
+    table = _TomlTable(top.file, "spark", top.get("spark", {}))
+    table.check_keys(_SPARK_KEYS)
+    if "master" in table.values and "master" in top.values:
+        raise top.make_error("master", "is given twice, also in [spark]", hint="leave one of them out")
+    try:
+        settings = flatten_settings(table.get("config", {}))
+    except TypeError as error:
+        raise table.make_error("config", f"is invalid: {error}") from error
+    return SparkOptions(table.get("master", top.get("master")), settings, table.get("exchange"))
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

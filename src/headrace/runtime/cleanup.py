@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 _LOG = logging.getLogger("headrace")
 
@@ -23,3 +27,12 @@ def run_all_steps(steps: Iterable[Callable[[], object]], error_before: BaseExcep
             first = first or error
     if first is not None:
         raise first
+
+
+def choose_folder(chosen: str | Path | None, steps: deque[Callable[[], object]]) -> str | Path:
+    """Return the chosen folder, or create a temporary one; a step to delete that is put before the others."""
+    if chosen is not None:
+        return chosen
+    folder = tempfile.mkdtemp(prefix="headrace-")
+    steps.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
