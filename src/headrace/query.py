@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
-from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
+from headrace.display import PREVIEW_ROWS, QueryDisplay, SessionDisplay, display_stream, format_query, render_query
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.budget import QueryBudget
 from headrace.model.names import check_name
@@ -267,6 +267,12 @@ def display_query(query: Query) -> QueryDisplay:
     ended_with_session = query.is_over and query.status in {"accepted", "live"}
     state = f"{query.status}, session closed" if ended_with_session else query.status
     return QueryDisplay(query.name, state, query.emitted, query.sql, query.error or "")
+
+
+def display_session(session: Session, state: str) -> SessionDisplay:
+    """Return what is shown of a session with its streams and queries, given its state in a few words."""
+    streams = [display_stream(name, report) for name, report in session.streams().items()]
+    return SessionDisplay(state, streams, [display_query(query) for query in session.queries()])
 
 
 _ENDED_RECORDS_KEPT = 1_000

@@ -24,16 +24,15 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.connectors import Range, Source, parse_sink
-from headrace.display import SessionDisplay, display_stream, format_session, render_session
+from headrace.display import SessionDisplay, format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import SessionError
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
 from headrace.model.time import parse_duration
 from headrace.model.types import Schema
-from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.explain.text import explain
-from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_query, find_schema, list_streams
+from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_session, find_schema, list_streams
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
@@ -43,6 +42,7 @@ from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
+from headrace.runtime.partition_scaling import Partitioning, PartitionSetting, parse_partitions
 from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
 from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
@@ -67,7 +67,7 @@ class Session:
         master: str = "local[*]",
         spark: Any = None,
         backend: str = "spark",
-        partitions: int | None = None,
+        partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
         budget: BudgetInput = None,
@@ -83,7 +83,8 @@ class Session:
         - `master`: the Spark master to start with.
         - `spark`: a running SparkSession to use instead of starting one; `close` does not stop it.
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
-        - `partitions`: the number of key partitions. By default the number in the checkpoint, or the back-end's parallelism.
+        - `partitions`: the number of key partitions, or "auto": it follows the back-end's parallelism and the load. By default
+          the number in the checkpoint, or the back-end's parallelism.
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
@@ -424,11 +425,18 @@ class Session:
             self._run_batch(final=True)
             return True
 
-    def rescale(self, partitions: int) -> None:
-        """Change the number of key partitions from the next micro-batch on; raises SessionError for an invalid number."""
+    def rescale(self, partitions: PartitionSetting) -> None:
+        """Change the number of key partitions from the next micro-batch on; "auto" lets it follow parallelism and load.
+
+        Raises SessionError for an invalid number. Never waits for a micro-batch.
+        """
         self._check_open()
-        with self._batch_lock:
-            self._coordinator.rescale(partitions)
+        self._coordinator.scaler.setting = parse_partitions(partitions)
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The number of key partitions, now and from the next micro-batch on."""
+        return self._coordinator.scaler.describe(self._coordinator.state.partitions, self._backend.parallelism)
 
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in a background thread whenever there is work, at least `interval` seconds apart.
@@ -471,11 +479,7 @@ class Session:
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
-        if form not in GRAPH_FORMATS:
-            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
-        return GRAPH_FORMATS[form](
-            build_physical_graph(self._coordinator.sliding_join_plan, self._coordinator.state.sliding_join_plan_partitions)
-        )
+        return self.statistics.render_graph(form)
 
     def close(self) -> None:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
@@ -585,8 +589,7 @@ class Session:
         state = "closed" if self._closed else self._loop.describe_state()
         if self.last_batch >= 0:
             state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
-        streams = [display_stream(name, report) for name, report in self.streams().items()]
-        return SessionDisplay(state, streams, [display_query(query) for query in self.queries()])
+        return display_session(self, state)
 
     def __repr__(self) -> str:
         """Return the state, streams and number of queries in one line."""

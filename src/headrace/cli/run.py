@@ -32,6 +32,7 @@ from headrace.cli.terminal import (
     BackendName,
     format_count,
     format_seconds,
+    parse_partitions_option,
     print_json,
     progress_console,
     quiet_stdout,
@@ -45,6 +46,7 @@ from headrace.connectors.row_text import to_json_value
 from headrace.errors import HeadraceError, NameTakenError, SessionError
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
+from headrace.runtime.partition_scaling import PartitionSetting
 from headrace.session import ROWS_PER_BATCH, Session
 from headrace.storage.checkpoint import delete_checkpoint
 from headrace.storage.locations import parse_location
@@ -265,6 +267,7 @@ class RunSettings:
     backend: BackendName
     once: bool
     as_json: bool
+    partitions: PartitionSetting | None = None
 
 
 def command(
@@ -281,6 +284,9 @@ def command(
         BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="Folder or URL of the checkpoint.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
@@ -293,9 +299,9 @@ def command(
     """
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
-    settings = RunSettings(
-        session_file, sinks, _choose_checkpoint(session_file, sinks, checkpoint, out, once=once), backend, once, as_json
-    )
+    folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)
+    chosen_partitions = parse_partitions_option(partitions) or session_file.partitions
+    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, chosen_partitions)
     _check_bounded(settings)
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
@@ -344,6 +350,7 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             master=settings.file.master or "local[*]",
             functions=settings.file.functions,
             storage_options=settings.file.storage,
+            partitions=settings.partitions,
         )
     error: HeadraceError | None = None
     with session:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile, StreamEntry
-from headrace.cli.terminal import BackendName
+from headrace.cli.terminal import BackendName, parse_partitions_option
 from headrace.errors import HeadraceError, SourceError
 from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
@@ -84,6 +84,9 @@ def command(
     no_functions: Annotated[
         bool, typer.Option("--no-functions", help="Refuse a checkpoint that has functions, whose code would run in this service.")
     ] = False,
+    partitions: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as a JSON object on standard output.")] = False,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
 ) -> None:
@@ -95,6 +98,7 @@ def command(
     session_file = None if file is None else SessionFile.load(file, require_queries=False)
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
     allowed_origins = [_parse_origin(origin) for origin in origins or ()]
+    chosen_partitions = parse_partitions_option(partitions)
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
     console = Console(stderr=True)
     backend.check_available()
@@ -120,6 +124,7 @@ def command(
                 functions=functions,
                 budget=budget,
                 storage_options=session_file.storage if session_file else None,
+                partitions=chosen_partitions or (session_file.partitions if session_file else None),
             )
         )
         detached = _install_session(session, session_file, console, demo=demo)

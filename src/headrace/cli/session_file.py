@@ -4,6 +4,7 @@
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     master = "local[*]"               # optional, for the Spark back-end
+    partitions = 8                    # optional number of key partitions, or "auto": it follows the cores and the load
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -51,6 +52,7 @@ from headrace.errors import HeadraceError
 from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 from headrace.storage.locations import is_url, parse_location
 
 if TYPE_CHECKING:
@@ -59,8 +61,8 @@ if TYPE_CHECKING:
 _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
-    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "streams": (dict,),
-    "queries": (dict,), "storage": (dict,),
+    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
@@ -139,6 +141,7 @@ class SessionFile:
     master: str | None = None
     functions: bool = True
     storage: Mapping[str, str] = field(default_factory=dict)
+    partitions: PartitionSetting | None = None
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -165,6 +168,7 @@ class SessionFile:
             top.get("master"),
             top.get("functions", True),
             {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
+            _parse_partition_setting(top),
         )
 
     def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:
@@ -233,6 +237,14 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         raise HeadraceError(f"cannot read session file '{path}'", detail=error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HeadraceError(f"session file '{path}' is not TOML", detail=str(error)) from error
+
+
+def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
+    setting = top.get("partitions")
+    try:
+        return None if setting is None else parse_partitions(setting)
+    except HeadraceError as error:
+        raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

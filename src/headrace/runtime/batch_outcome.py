@@ -68,7 +68,18 @@ def record_outcome(
         changes=changes,
         marks=_retire_state(state, live),
         live=len({root_query_id(number) for number in live}),
+        partitions=state.partitions,
+        map_seconds=tuple(map_report.seconds for map_report in map_reports),
+        reduce_seconds=_sum_reduce_seconds(state.partitions, reports),
     )
+
+
+def _sum_reduce_seconds(partitions: int, reports: Sequence[ReduceReport]) -> tuple[float, ...]:
+    """Return the seconds of the reduce tasks by partition; empty without a job."""
+    seconds = [0.0] * (partitions if reports else 0)
+    for report in reports:
+        seconds[report.partition] += report.seconds
+    return tuple(seconds)
 
 
 def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> None:

@@ -23,7 +23,6 @@ from headrace.errors import (
     HeadraceError,
     NameTakenError,
     OperatorError,
-    SessionError,
     SourceError,
     StorageError,
     WorkerLostError,
@@ -45,6 +44,7 @@ from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, Remove
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
+from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, PartitionSetting, parse_partitions
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
 from headrace.runtime.sink_publication import SinkPublisher
 from headrace.sql import Catalog
@@ -55,7 +55,6 @@ from headrace.storage.result_log import ResultPacker, Retention
 from headrace.storage.store import Store
 
 _LOG = logging.getLogger("headrace")
-_MAX_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,20 @@ class Coordinator:
     """Holds the state after the last committed batch. Callers serialize calls of `advance`."""
 
     def __init__(
-        self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int, multiway: str = "global"
+        self,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        partitions: PartitionSetting | None,
+        rows_per_batch: int,
+        multiway: str = "global",
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
         `partitions` defaults to the number in the checkpoint, or to the back-end's parallelism in a new checkpoint.
         """
+        setting = None if partitions is None else parse_partitions(partitions)
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
-        self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
+        self.state = EngineState(partitions=setting if isinstance(setting, int) else backend.parallelism)
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
@@ -104,7 +109,7 @@ class Coordinator:
         self._has_failed_attempt = False  # whether workers may have written files that do not count
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
-        self.rescale(self.state.partitions if partitions is None else partitions)
+        self.scaler = PartitionScaler(self.state.partitions if setting is None else setting)
 
     def advance(self, *, final: bool = False) -> BatchReport:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
@@ -226,8 +231,10 @@ class Coordinator:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
         commands = self.command_queue.take()
         excluded |= self.dropping
+        parallelism, clock = self.backend.parallelism, self.read_clock()
+        change = self.scaler.plan(self.state.partitions, parallelism, clock / 1e6)
         settings = BatchSettings(
-            self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded, self.read_clock()
+            self.rows_per_batch, parallelism, change.partitions, final, excluded, clock, rescale_reason=change.reason
         )
         try:
             entry = plan_batch(
@@ -255,6 +262,7 @@ class Coordinator:
         batch.state.writer = self.checkpoint.writer
         self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
+        self._record_load(report, repartitioned=self.state.partitions != batch.state.partitions)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
         self._forget_streams(dropped)
@@ -472,11 +480,10 @@ class Coordinator:
             self.sources.verify(source, logged.get(stream.name, earlier.position))
         self.sources.add(stream.name, source)
 
-    def rescale(self, partitions: int) -> None:
-        """Use another number of key partitions from the next batch on; raises SessionError for an invalid number."""
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
-            raise SessionError(f"invalid partition count {partitions!r}", hint=f"give an integer from 1 to {_MAX_PARTITIONS}")
-        self.partitions = partitions
+    def _record_load(self, report: BatchReport, *, repartitioned: bool) -> None:
+        now = self.read_clock() / 1e6
+        load = PartitionLoad(now, report.partitions, self.backend.parallelism, report.reduce_seconds, repartitioned)
+        self.scaler.record(load)
 
     def collect_join_statistics(self) -> JoinStatistics:
         """Return the statistics of window joins that recent batches measured."""

@@ -57,6 +57,9 @@ class BatchReport:
     marks: Mapping[tuple[str, ...], EventTimeMarks] = field(default_factory=dict)
     """The event-time marks of each set of streams that live queries read."""
     live: int = 0  # live queries after the batch
+    partitions: int = 0
+    map_seconds: tuple[float, ...] = ()  # by task
+    reduce_seconds: tuple[float, ...] = ()  # by partition, over all stages; empty if the batch ran no job
 
 
 class CommittedBatch(NamedTuple):
@@ -104,7 +107,8 @@ def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchL
     if entry.probe_orders is not None:
         events.append(("replan", "joins in SLIDING windows: probe orders changed"))
     if before.partitions != after.partitions:
-        events.append(("replan", f"{after.partitions} key partitions instead of {before.partitions}"))
+        reason = f": {entry.rescale_reason}" if entry.rescale_reason else ""
+        events.append(("replan", f"partitions {before.partitions} → {after.partitions}{reason}"))
     return tuple(events)
 
 

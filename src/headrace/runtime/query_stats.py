@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
     CostChange,
@@ -22,6 +23,7 @@ from headrace.planner.cost import (
 )
 from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
 from headrace.planner.explain.plan_drawing import PlanDrawing, draw_plan_diagram
+from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
@@ -66,6 +68,13 @@ class SessionStatistics:
         plans = engine.state.current_plans()
         diagram = build_plan_diagram(list(engine.live_queries.values()), plans, engine.sliding_join_plan)
         return diagram, draw_plan_diagram(diagram)
+
+    def render_graph(self, form: str) -> str:
+        """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""
+        if form not in GRAPH_FORMATS:
+            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
+        engine = self._engine
+        return GRAPH_FORMATS[form](build_physical_graph(engine.sliding_join_plan, engine.state.sliding_join_plan_partitions))
 
     def collect(self) -> QueryStats:
         """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""

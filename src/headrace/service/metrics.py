@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,10 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from headrace.runtime.metrics import compute_percentiles
 from headrace.service.host import ServiceHost
-
-if TYPE_CHECKING:
-    from headrace.service.host import ServiceHost
-
+from headrace.session import Session
 
 _OVERVIEW_WINDOW_SECONDS = 10.0
 _HISTORY_SECONDS = 120
@@ -52,8 +49,15 @@ def build_overview(host: ServiceHost) -> dict[str, Any]:
         "watermark": None if watermark is None else watermark.isoformat().replace("+00:00", "Z"),
         "lag_seconds": None if watermark is None else (now - watermark).total_seconds(),
         "batch": session.last_batch,
+        "partitions": describe_partitions(session),
         "history": _history_by_second(host, now.timestamp()),
     }
+
+
+def describe_partitions(session: Session) -> dict[str, Any]:
+    """Return the fields of `PartitionsInfo`."""
+    found = session.partitioning
+    return {"partitions": found.partitions, "next": found.next, "auto": found.is_auto, "parallelism": found.parallelism}
 
 
 def _history_by_second(host: ServiceHost, now: float) -> list[dict[str, float]]:
@@ -129,6 +133,7 @@ class _MetricsCollector:
         live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
+        yield GaugeMetricFamily("headrace_partitions", "Key partitions.", value=session.partitioning.partitions)
         yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)
         yield GaugeMetricFamily("headrace_up", "1 if micro-batches run, else 0.", value=float(not self._host.notifier.is_over))
 

@@ -134,3 +134,22 @@ def test_events_are_served_if_the_log_cannot_be_written(service: Service):
     assert service.add(name="counts").status_code == 201
     assert any(event["text"] == "query counts is live" for event in service.http.get("/v1/events").json())
     path.rmdir()
+
+
+def test_the_number_of_partitions_is_shown_and_changed(service: Service):
+    assert service.http.get("/v1/overview").json()["partitions"] == {
+        "partitions": 2, "next": 2, "auto": False, "parallelism": 2,
+    }  # fmt: skip
+    answer = service.http.post("/v1/rescale", json={"partitions": 3})
+    assert (answer.status_code, answer.json()["next"]) == (200, 3)
+    add_queries_and_rows(service)
+    assert service.http.get("/v1/overview").json()["partitions"]["partitions"] == 3
+    assert "headrace_partitions 3.0" in service.http.get("/metrics").text
+    texts = [event["text"] for event in service.http.get("/v1/events").json()]
+    assert "partitions 2 → 3: as requested" in texts
+    assert service.http.post("/v1/rescale", json={"partitions": "auto"}).json()["auto"] is True
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 10_001, 2.5, True, "many", None])
+def test_an_invalid_number_of_partitions_is_refused(unchanged_service: Service, partitions: object):
+    assert unchanged_service.http.post("/v1/rescale", json={"partitions": partitions}).status_code == 422

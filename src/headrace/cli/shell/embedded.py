@@ -14,6 +14,7 @@ from headrace.errors import NotFoundError, SessionError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.query import Query
+from headrace.runtime.partition_scaling import PartitionSetting
 from headrace.session import ROWS_PER_BATCH, Session
 
 _INTERVAL_SECONDS = 0.25
@@ -66,6 +67,12 @@ class EmbeddedTarget:
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""
         self._session.drop_stream(name, cascade=cascade)
+
+    def rescale(self, partitions: PartitionSetting) -> tuple[int, int, bool]:
+        """See `ShellTarget`."""
+        self._session.rescale(partitions)
+        partitioning = self._session.partitioning
+        return partitioning.partitions, partitioning.next, partitioning.is_auto
 
     def explain(self) -> str:
         """See `ShellTarget`; queries that are not live yet are missing."""
@@ -143,7 +150,14 @@ def open_demo_session(backend: str) -> Session:
 def open_file_session(file: SessionFile, backend: str) -> Session:
     """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
     rows, master = file.rows_per_batch or ROWS_PER_BATCH, file.master or "local[*]"
-    session = Session(backend=backend, rows_per_batch=rows, master=master, functions=file.functions, storage_options=file.storage)
+    session = Session(
+        backend=backend,
+        rows_per_batch=rows,
+        master=master,
+        functions=file.functions,
+        storage_options=file.storage,
+        partitions=file.partitions,
+    )
     try:
         for stream in file.streams:
             stream.declare(session)

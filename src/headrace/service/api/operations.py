@@ -11,8 +11,9 @@ from fastapi import Query as Parameter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
-from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess, find_identity
-from headrace.service.metrics import build_overview, render_metrics
+from headrace.runtime.partition_scaling import MAX_PARTITIONS
+from headrace.service.api.common import COMMON_ERRORS, AdminAccess, HostDep, LatencyInfo, ReadAccess, find_identity
+from headrace.service.metrics import build_overview, describe_partitions, render_metrics
 from headrace.service.problems import Problem
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
@@ -114,6 +115,25 @@ class OverviewPoint(BaseModel):
     live: int = Field(description="Live queries at the end of the second.")
 
 
+class PartitionsInfo(BaseModel):
+    """The key partitions of the session."""
+
+    partitions: int = Field(description="The number after the last micro-batch.")
+    next: int = Field(
+        description="The number from the next micro-batch on, unless it is automatic and the load asks for another."
+    )
+    auto: bool = Field(description="Whether the number follows parallelism and load.")
+    parallelism: int = Field(description="The number of tasks that run at the same time.")
+
+
+class RescaleRequest(BaseModel):
+    """A number of key partitions."""
+
+    partitions: Annotated[int, Field(strict=True, ge=1, le=MAX_PARTITIONS)] | Literal["auto"] = Field(
+        description='The number of key partitions; "auto" lets it follow the parallelism of the back-end and the load.'
+    )
+
+
 class Overview(BaseModel):
     """Current rates, latency and watermark."""
 
@@ -125,6 +145,7 @@ class Overview(BaseModel):
     watermark: str | None = Field(description="The minimum over all streams.")
     lag_seconds: float | None = Field(description="How far the watermark is behind the wall clock.")
     batch: int
+    partitions: PartitionsInfo
     history: list[OverviewPoint]
 
 
@@ -170,6 +191,13 @@ def get_plan(host: HostDep, _: ReadAccess) -> PlanResponse:
 def get_overview(host: HostDep, _: ReadAccess) -> Overview:
     """Return rates, latency, watermark, and the rates of each second of the last two minutes."""
     return Overview(**build_overview(host))
+
+
+@router.post("/v1/rescale")
+def rescale(request: RescaleRequest, host: HostDep, _: AdminAccess) -> PartitionsInfo:
+    """Change the number of key partitions; the next micro-batch repartitions the state. Queries and results stay the same."""
+    host.session.rescale(request.partitions)
+    return PartitionsInfo(**describe_partitions(host.session))
 
 
 @router.get("/v1/events")
