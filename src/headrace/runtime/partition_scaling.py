@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from headrace.errors import SessionError
 
 MAX_PARTITIONS = 10_000
-AUTO = "auto"
+AUTO: Final = "auto"
 PartitionSetting: TypeAlias = int | Literal["auto"]
 _LOADS_KEPT = 100
-_HELPFUL_SHARE = 0.8  # more partitions helped if the slowest one takes at most this share of the time before
+_HELPFUL_RATIO = 0.8  # more partitions helped if the share of the slowest one in the work is at most this part of that before
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,19 @@ def _find_overload(recent: Sequence[PartitionLoad], slowest: float, policy: Scal
 def _has_helped(
     recent: Sequence[PartitionLoad], earlier: Sequence[PartitionLoad], partitions: int, policy: ScalingPolicy
 ) -> bool:
-    """Return False if the last increase did not make the slowest partition faster: a single key may have all the load."""
+    """Return False if the slowest partition has about the same share of the work as before the last increase.
+
+    Then a single key has it, which no number of partitions divides.
+    """
     if not earlier or earlier[-1].partitions >= partitions:
         return True
     before = list(takewhile(lambda load: load.partitions == earlier[-1].partitions, reversed(earlier)))
     busy = [load for load in before if load.seconds and not load.repartitioned][: policy.steady_batches]
-    return not busy or _measure_slowest(recent) <= _HELPFUL_SHARE * _measure_slowest(busy)
+    return not busy or _measure_largest_share(recent) <= _HELPFUL_RATIO * _measure_largest_share(busy)
+
+
+def _measure_largest_share(loads: Sequence[PartitionLoad]) -> float:
+    return statistics.median(max(load.seconds) / max(sum(load.seconds), 1e-9) for load in loads)
 
 
 def _measure_slowest(loads: Sequence[PartitionLoad]) -> float:
@@ -183,8 +190,8 @@ class PartitionScaler:
     def plan(self, partitions: int, parallelism: int, now: float) -> PartitionChange:
         """Return the number for the next batch, given the current number, the back-end's parallelism and the time in seconds."""
         setting, change = self.setting, None
-        if setting == AUTO:
-            change = choose_partitions(self._loads, partitions, now, self.policy, grown=self._grown)
+        if not isinstance(setting, int):
+            change = choose_partitions(tuple(self._loads), partitions, now, self.policy, grown=self._grown)
         elif setting != partitions:
             change = PartitionChange(setting, "as requested", grown=setting > parallelism)
         self._planned = change or PartitionChange(partitions, grown=self._grown)
@@ -199,4 +206,5 @@ class PartitionScaler:
     def describe(self, partitions: int, parallelism: int) -> Partitioning:
         """Return the current number with the setting."""
         setting = self.setting
-        return Partitioning(partitions, partitions if setting == AUTO else setting, setting == AUTO, parallelism)
+        is_auto = not isinstance(setting, int)
+        return Partitioning(partitions, partitions if is_auto else setting, is_auto, parallelism)
