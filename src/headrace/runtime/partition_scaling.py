@@ -206,5 +206,5 @@ class PartitionScaler:
     def describe(self, partitions: int, parallelism: int) -> Partitioning:
         """Return the current number with the setting."""
         setting = self.setting
-        is_auto = not isinstance(setting, int)
-        return Partitioning(partitions, partitions if is_auto else setting, is_auto, parallelism)
+        following = setting if isinstance(setting, int) else partitions
+        return Partitioning(partitions, following, setting == AUTO, parallelism)
