@@ -11,8 +11,6 @@ All methods are thread-safe. Micro-batches run one at a time, in the thread that
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections import deque
@@ -24,24 +22,26 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.connectors import Range, Source, parse_sink
-from headrace.display import SessionDisplay, format_session, render_session
+from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import SessionError
+from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
 from headrace.model.time import parse_duration
 from headrace.model.types import Schema
-from headrace.planner.explain.text import explain
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_session, find_schema, list_streams
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
-from headrace.runtime.cleanup import run_all_steps
+from headrace.runtime.cleanup import create_temporary_folder, run_all_steps
 from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
-from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
+from headrace.runtime.listeners import SessionListener
+from headrace.runtime.metrics import BatchReport, CommittedBatch
+from headrace.runtime.observation import SessionObserver
 from headrace.runtime.partition_scaling import Partitioning, PartitionSetting, parse_partitions
 from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
@@ -103,11 +103,11 @@ class Session:
         """
         if not delivery_timeout > 0:
             raise SessionError(f"invalid delivery_timeout {delivery_timeout!r}", hint="give a positive number of seconds")
-        self._batch_lock, self._lock = threading.RLock(), threading.RLock()
+        self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
-            folder = checkpoint if checkpoint is not None else self._create_temporary_folder()
+            folder = checkpoint if checkpoint is not None else create_temporary_folder(self._cleanup)
             set_storage_options(storage_options or {})
             self._checkpoint = Checkpoint(folder, storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
@@ -123,15 +123,11 @@ class Session:
         except BaseException as error:  # noqa: BLE001  raised again
             run_all_steps(self._cleanup, error)
 
-    def _create_temporary_folder(self) -> str:
-        folder = tempfile.mkdtemp(prefix="headrace-")
-        self._cleanup.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
-        return folder
-
     def _recover(self, delivery_timeout: float) -> None:
         """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
-        self._registry, self._history = QueryRegistry(), BatchHistory()
+        self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of)
+        self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
         self._delivery = ResultDelivery(
             self._checkpoint.store,
@@ -140,10 +136,9 @@ class Session:
             timeout=delivery_timeout,
         )
         self._coordinator.delivered_batch = self._delivery.delivered_batch
-        self.statistics = SessionStatistics(self._coordinator, self._history.list_detailed)
+        self.statistics = SessionStatistics(self._coordinator, self._observer)
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
         self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
-        self._closed = False
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
@@ -372,9 +367,10 @@ class Session:
         """Run a batch, and finish it if it was committed; there may have been nothing left to do."""
         started, batch = time.monotonic(), self._coordinator.state.batch
         self._coordinator.delivered_batch = self._delivery.delivered_batch
-        report = self._coordinator.advance(final=final)
-        if self._coordinator.state.batch > batch:
-            self._finish_batch(report, started)
+        with label_logs(batch + 1):
+            report = self._coordinator.advance(final=final)
+            if self._coordinator.state.batch > batch:
+                self._finish_batch(report, started)
         return report
 
     def _finish_batch(self, report: BatchReport, started: float) -> None:
@@ -384,22 +380,20 @@ class Session:
             for number in {*report.added, *report.removed, *report.failed}:
                 if number in self._registry.records and number in state.queries:
                     self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+            committed = time.monotonic()
             try:
                 self._deliver_results()
             finally:  # the batch is committed, whether or not its delivery can be recorded
                 self._registry.drop_ended(state.queries, len(state.queries))
-                self._history.append(CommittedBatch(report, time.time(), time.monotonic() - started))
+                self._observer.record_batch(report, started, committed, state.queries)
                 self._state_changed.notify_all()
 
     def _fail_query(self, number: int, message: str) -> None:
         """Fail a query whose sink failed; called by the delivery."""
         with self._lock:
-            record = self._registry.records.get(number)
-            if record is None or record.status == "removed":  # it has ended; what it emitted before is not delivered
-                return
-            record.status, record.error = "failed", message
-            self._command_queue.append(RemoveQuery(number, message))
-            self._state_changed.notify_all()
+            if self._registry.fail_query(number, message):
+                self._command_queue.append(RemoveQuery(number, message))
+                self._state_changed.notify_all()
 
     def drain(self) -> None:
         """Process all available rows, then close every open window, as at the end of a bounded input.
@@ -474,8 +468,7 @@ class Session:
     def explain(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         with self._lock:
-            engine, plans = self._coordinator, self._coordinator.state.current_plans()
-            return explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+            return self.statistics.explain_plan()
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
@@ -485,12 +478,11 @@ class Session:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
             return
-        run_all_steps([self.stop, self._delivery.wait, self._mark_closed, *self._cleanup])
+        run_all_steps([self.stop, self._delivery.wait, self._observer.listeners.wait, self._mark_closed, *self._cleanup])
 
     def _mark_closed(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._state_changed.notify_all()
+        self._closed = True
+        self._notify_state_changed()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
@@ -502,7 +494,25 @@ class Session:
         Only the newest 60 of them have row counts by query (`emitted_by`).
         """
         with self._lock:
-            return self._history.list_all()
+            return self._observer.history.list_all()
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The progress of the last micro-batch as a JSON value: durations, rows, streams, state; None before the first."""
+        return self._observer.last_progress
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The progress of the newest 60 micro-batches of this session, oldest first."""
+        return self._observer.recent_progress
+
+    def add_listener(self, listener: SessionListener) -> None:
+        """Tell a listener of queries, micro-batches and streams from now on, in a thread of its own: it delays nothing."""
+        self._observer.listeners.add(listener)
+
+    def remove_listener(self, listener: SessionListener) -> None:
+        """Tell a listener of nothing more; a listener that was not added is ignored."""
+        self._observer.listeners.remove(listener)
 
     @property
     def catalog(self) -> Catalog:
@@ -585,19 +595,13 @@ class Session:
             hint = "call stop() to raise it, then start() or advance() again"
             raise SessionError("the session stopped because of an error", detail=str(self._loop.error), hint=hint)
 
-    def _build_display(self) -> SessionDisplay:
-        state = "closed" if self._closed else self._loop.describe_state()
-        if self.last_batch >= 0:
-            state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
-        return display_session(self, state)
-
     def __repr__(self) -> str:
         """Return the state, streams and number of queries in one line."""
-        return format_session("Session", self._build_display())
+        return format_session("Session", display_session(self, self._loop.describe_state()))
 
     def _repr_html_(self) -> str:
         """Return the state, streams and newest queries as HTML, for notebooks."""
-        return render_session("headrace session", self._build_display())
+        return render_session("headrace session", display_session(self, self._loop.describe_state()))
 
     def __enter__(self) -> Self:
         """Return the session; the context manager closes it at the end."""

@@ -44,6 +44,7 @@ from headrace.connectors.file_access import path_exists
 from headrace.connectors.pending_files import delete_sink_files, list_sink_files
 from headrace.connectors.row_text import to_json_value
 from headrace.errors import HeadraceError, NameTakenError, SessionError
+from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
 from headrace.runtime.partition_scaling import PartitionSetting
@@ -287,6 +288,8 @@ def command(
     partitions: Annotated[
         str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
     ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
@@ -297,6 +300,7 @@ def command(
     The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed, and 3 if all
     went well except that rows or files were skipped (on_error).
     """
+    configure(log_format, log_level)
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
     folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)

@@ -22,6 +22,7 @@ from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile, StreamEntry
 from headrace.cli.terminal import BackendName, parse_partitions_option
 from headrace.errors import HeadraceError, SourceError
+from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
@@ -88,6 +89,8 @@ def command(
         str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as a JSON object on standard output.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
 ) -> None:
     """Serve a session over HTTP until Ctrl-C: streams, queries, live results, and a web page.
@@ -101,6 +104,7 @@ def command(
     chosen_partitions = parse_partitions_option(partitions)
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
     console = Console(stderr=True)
+    configure(log_format, log_level)
     backend.check_available()
     # The thread that drives micro-batches makes many small calls to Spark and reacquires the GIL after each. While readers are
     # served, that takes as long as a thread may hold the GIL: 5 ms by default.

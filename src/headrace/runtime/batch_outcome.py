@@ -13,6 +13,7 @@ from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import epochs
+from headrace.runtime.batch_figures import BatchFigures, LagCounter, collect_operator_figures, collect_stream_figures
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState
@@ -28,6 +29,7 @@ def record_outcome(
     entry: BatchLogEntry,
     reports: Sequence[ReduceReport],
     budget: QueryBudget,
+    count_lag: LagCounter = lambda *_: None,
 ) -> BatchReport:
     """Record the reports of all reduce tasks in the state of the batch; return the report for users.
 
@@ -71,6 +73,10 @@ def record_outcome(
         partitions=state.partitions,
         map_seconds=tuple(map_report.seconds for map_report in map_reports),
         reduce_seconds=_sum_reduce_seconds(state.partitions, reports),
+        figures=BatchFigures(
+            streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
+            operators=collect_operator_figures(state, live, reports),
+        ),
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
 
 _LOG = logging.getLogger("headrace")
@@ -23,3 +26,10 @@ def run_all_steps(steps: Iterable[Callable[[], object]], error_before: BaseExcep
             first = first or error
     if first is not None:
         raise first
+
+
+def create_temporary_folder(cleanup: deque[Callable[[], object]]) -> str:
+    """Create a folder, put its removal in front of the steps of a cleanup, and return its path."""
+    folder = tempfile.mkdtemp(prefix="headrace-")
+    cleanup.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder

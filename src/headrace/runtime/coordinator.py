@@ -36,6 +36,7 @@ from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend
+from headrace.runtime.batch_figures import StepTimer
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
@@ -107,6 +108,7 @@ class Coordinator:
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
         self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files that do not count
+        self.timer = StepTimer()
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.scaler = PartitionScaler(self.state.partitions if setting is None else setting)
@@ -120,8 +122,10 @@ class Coordinator:
         it, from what its source offers now. Without anything left to do no batch is committed.
         """
         unreadable: set[str] = set()
+        self.timer.take()
         if self.state.unpublished:
-            self.publisher.retry(self.state)
+            with self.timer.measure("publication"):
+                self.publisher.retry(self.state)
         while True:
             is_replay = self.unfinished_entry is not None
             if self.unfinished_entry is not None:
@@ -223,7 +227,8 @@ class Coordinator:
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
-        self.checkpoint.log_batch(entry.batch, entry)
+        with self.timer.measure("log"):
+            self.checkpoint.log_batch(entry.batch, entry)
         self.unfinished_entry = entry
         self._reach("logged")
 
@@ -237,9 +242,10 @@ class Coordinator:
             self.rows_per_batch, parallelism, change.partitions, final, excluded, clock, rescale_reason=change.reason
         )
         try:
-            entry = plan_batch(
-                self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
-            )
+            with self.timer.measure("planning"):
+                entry = plan_batch(
+                    self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
+                )
             if not entry.has_work(self.state.streams):
                 return False
             self._log_entry(entry)
@@ -251,27 +257,33 @@ class Coordinator:
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
-        batch = self._prepare_batch(entry)
+        with self.timer.measure("preparation"):
+            batch = self._prepare_batch(entry)
         self._reach("planned")
-        reports = self._run_job(batch, entry)
-        self.publisher.check_reports(reports)
-        report = self._record_reports(batch, entry, reports)
+        with self.timer.measure("run"):
+            reports = self._run_job(batch, entry)
+        with self.timer.measure("record"):
+            self.publisher.check_reports(reports)
+            report = self._record_reports(batch, entry, reports)
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
         batch.state.writer = self.checkpoint.writer
-        self.checkpoint.commit(batch.state.batch, batch.state)
+        with self.timer.measure("commit"):
+            self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
         self._record_load(report, repartitioned=self.state.partitions != batch.state.partitions)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
         self._forget_streams(dropped)
         self._reach("committed")
-        self.publisher.publish(self.state)
+        with self.timer.measure("publication"):
+            self.publisher.publish(self.state)
         self._reach("published")
-        self.publisher.sweep(self.state, report.failed, entry.tasks, everything=self._has_failed_attempt)
-        self._delete_unreferenced(superseded)
-        return report
+        with self.timer.measure("cleanup"):
+            self.publisher.sweep(self.state, report.failed, entry.tasks, everything=self._has_failed_attempt)
+            self._delete_unreferenced(superseded)
+        return replace(report, figures=replace(report.figures, steps=self.timer.take()))
 
     def _prepare_batch(self, entry: BatchLogEntry) -> PreparedBatch:
         """Apply the decisions of a log entry to a copy of the state; write the plans and queries of the batch for workers."""
@@ -294,7 +306,9 @@ class Coordinator:
         state = batch.state
         with blame("record of the batch", ()):
             self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
-            report = record_outcome(self.state, state, batch.live_queries, entry, reports, self.limits.budget)
+            report = record_outcome(
+                self.state, state, batch.live_queries, entry, reports, self.limits.budget, self.sources.count_lag
+            )
             self._fail_queries_over_state_budget(batch)
         state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
         state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -149,6 +149,61 @@ class Overview(BaseModel):
     history: list[OverviewPoint]
 
 
+class StreamProgress(BaseModel):
+    """A stream in a micro-batch."""
+
+    start: Any = Field(description="The position before the batch, as its source writes it; null at the start of the stream.")
+    end: Any = Field(description="The position after the batch.")
+    input_rows: int
+    input_rows_per_second: float | None = Field(description="Rows by the time since the micro-batch before.")
+    processed_rows_per_second: float | None = Field(description="Rows by the duration of the micro-batch.")
+    watermark: str | None
+    late_rows: int = Field(description="Rows that were late for a query, once for each such query.")
+    lag_rows: int | None = Field(description="Rows that the source has and that are not read yet, where it knows.")
+
+
+class OperatorProgress(BaseModel):
+    """All operators of a kind, in all partitions."""
+
+    input_rows: int = Field(description="Rows, or partial aggregates, that the reduce stage received.")
+    emitted_rows: int
+    state_bytes: int
+    state_rows: int
+
+
+class StateSize(BaseModel):
+    """The state of all open windows."""
+
+    bytes: int
+    rows: int
+
+
+class BatchProgress(BaseModel):
+    """The progress of a micro-batch."""
+
+    batch: int
+    timestamp: str = Field(description="When it was committed.")
+    duration_ms: dict[str, int] = Field(
+        description="Milliseconds by step: planning, log, preparation, run (of which map and reduce are the slowest tasks), "
+        "record, commit, cleanup, delivery, total."
+    )
+    input_rows: int
+    input_rows_per_second: float | None
+    processed_rows_per_second: float | None
+    emitted_rows: int
+    emitted_by_query: dict[str, int]
+    live_queries: int
+    added: list[str]
+    removed: list[str]
+    failed: dict[str, str] = Field(description="Errors by query.")
+    changes: list[str] = Field(description="New epochs, join plans and partition counts.")
+    partitions: int
+    map_tasks: int
+    state: StateSize
+    operators: dict[str, OperatorProgress] = Field(description="By kind: aggregation, sessions, join, stateless.")
+    streams: dict[str, StreamProgress]
+
+
 class BatchInfo(BaseModel):
     """A committed micro-batch."""
 
@@ -222,6 +277,12 @@ def list_batches(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge
         )
         for batch in host.session.done()[-most:]
     ]
+
+
+@router.get("/v1/progress")
+def list_progress(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge=1, le=60)] = 1) -> list[BatchProgress]:
+    """Return the progress of the newest micro-batches, oldest first: durations by step, rows, streams, operators, state."""
+    return [BatchProgress.model_validate(document) for document in host.session.recent_progress[-most:]]
 
 
 @router.get(
