@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.model.budget import QueryBudget
     from headrace.query import Query
+    from headrace.runtime.listeners import SessionListener
     from headrace.session import Session
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ _HOME = {
     "QueryBudget": "model.budget",
     "RateSource": "connectors",
     "Session": "session",
+    "SessionListener": "runtime.listeners",
     "StreamFlow": "dsl.stream",
     "TcpSource": "connectors",
     "avg": "dsl.expression",
@@ -115,6 +117,7 @@ __all__ = [
     "QueryBudget",
     "RateSource",
     "Session",
+    "SessionListener",
     "StreamFlow",
     "TcpSource",
     "__version__",

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import quote
 
 import httpx
@@ -184,6 +184,14 @@ class RemoteSession:
     def explain(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         return str(self.ask("GET", "/plan").json()["text"])
+
+    def rescale(self, partitions: int | Literal["auto"]) -> dict[str, Any]:
+        """Change the number of key partitions from the next micro-batch on, as `Session.rescale`; needs the role admin.
+
+        Return the numbers that the service reports: `partitions` now, `next`, whether it is `auto`, and the `parallelism`.
+        """
+        info: dict[str, Any] = self.ask("POST", "/rescale", json={"partitions": partitions}).json()
+        return info
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send an HTTP request with the given options of httpx; raises the error that the service reports."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
-from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
+from headrace.display import PREVIEW_ROWS, QueryDisplay, SessionDisplay, display_stream, format_query, render_query
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.budget import QueryBudget
 from headrace.model.names import check_name
@@ -269,6 +269,15 @@ def display_query(query: Query) -> QueryDisplay:
     return QueryDisplay(query.name, state, query.emitted, query.sql, query.error or "")
 
 
+def display_session(session: Session, activity: str) -> SessionDisplay:
+    """Return what is shown of a session with its streams and queries, given what its thread does in a few words."""
+    state = "closed" if session.is_closed else activity
+    if session.last_batch >= 0:
+        state += f", batch {session.last_batch:,}{', drained' if session.drained else ''}"
+    streams = [display_stream(name, report) for name, report in session.streams().items()]
+    return SessionDisplay(state, streams, [display_query(query) for query in session.queries()])
+
+
 _ENDED_RECORDS_KEPT = 1_000
 
 
@@ -373,6 +382,14 @@ class QueryRegistry:
                 f"query '{name}' does not exist", detail=f"queries: {', '.join(sorted(self._ids_by_name)) or 'none'}"
             )
         return self.records[self._ids_by_name[name]]
+
+    def fail_query(self, number: int, message: str) -> bool:
+        """Mark a query as failed; return False if it is unknown or was removed: what it emitted before is not delivered."""
+        record = self.records.get(number)
+        if record is None or record.status == "removed":
+            return False
+        record.status, record.error = "failed", message
+        return True
 
     def release_name(self, name: str) -> QueryRecord:
         """Return the active query of that name, and free the name; raises NotFoundError if there is none."""

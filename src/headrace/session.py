@@ -22,16 +22,15 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.connectors import Range, Source
-from headrace.display import SessionDisplay, display_stream, format_session, render_session
+from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import SessionError
+from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
 from headrace.model.time import parse_duration
 from headrace.model.types import Schema
-from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
-from headrace.planner.explain.text import explain
-from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_query, find_schema, list_streams
+from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_session, find_schema, list_streams
 from headrace.runtime.backend import load_backend, probe_backend, to_sink, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
@@ -40,7 +39,10 @@ from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
 from headrace.runtime.engine_state import QueryState
-from headrace.runtime.metrics import BatchHistory, BatchReport, CommittedBatch
+from headrace.runtime.listeners import SessionListener
+from headrace.runtime.metrics import BatchReport, CommittedBatch
+from headrace.runtime.observation import SessionObserver
+from headrace.runtime.partition_scaling import Partitioning, PartitionSetting, parse_partitions
 from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
 from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
@@ -64,7 +66,7 @@ class Session:
         spark_config: Mapping[str, Any] | None = None,
         exchange: str = "auto",
         backend: str = "spark",
-        partitions: int | None = None,
+        partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
         budget: BudgetInput = None,
@@ -82,7 +84,8 @@ class Session:
         - `spark_config`: settings of Spark, such as {"spark.executor.memory": "4g"}; those of spark-submit and files apply, too.
         - `exchange`: how shuffle blocks travel: as "files" of the checkpoint, through Spark's "shuffle", or "auto".
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
-        - `partitions`: the number of key partitions. By default the number in the checkpoint, or the back-end's parallelism.
+        - `partitions`: the number of key partitions, or "auto": it follows the back-end's parallelism and the load. By default
+          the number in the checkpoint, or the back-end's parallelism.
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
@@ -99,14 +102,12 @@ class Session:
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
-        if not delivery_timeout > 0:
-            raise SessionError(f"invalid delivery_timeout {delivery_timeout!r}", hint="give a positive number of seconds")
-        self._batch_lock, self._lock = threading.RLock(), threading.RLock()
+        self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
             set_storage_options(storage_options or {})
-            self._checkpoint = Checkpoint(choose_folder(checkpoint, self._cleanup), storage_options)
+            self.checkpoint = self._checkpoint = Checkpoint(choose_folder(checkpoint, self._cleanup), storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
             self._backend = load_backend(backend, master=master, spark=spark, spark_config=spark_config, exchange=exchange)
             self._cleanup.appendleft(self._backend.close)
@@ -124,19 +125,17 @@ class Session:
     def _recover(self, delivery_timeout: float) -> None:
         """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
-        self._registry, self._history = QueryRegistry(), BatchHistory()
+        self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of)
+        self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
+        is_new = self._coordinator.state.batch < 0
         self._delivery = ResultDelivery(
-            self._checkpoint.store,
-            is_new=self._coordinator.state.batch < 0,
-            on_failure=self._fail_query,
-            timeout=delivery_timeout,
+            self._checkpoint.store, is_new=is_new, on_failure=self._fail_query, timeout=delivery_timeout
         )
         self._coordinator.delivered_batch = self._delivery.delivered_batch
-        self.statistics = SessionStatistics(self._coordinator, self._history.list_detailed)
+        self.statistics = SessionStatistics(self._coordinator, self._observer)
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
-        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
-        self._closed = False
+        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._state_changed)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
@@ -366,9 +365,10 @@ class Session:
         """Run a batch, and finish it if it was committed; there may have been nothing left to do."""
         started, batch = time.monotonic(), self._coordinator.state.batch
         self._coordinator.delivered_batch = self._delivery.delivered_batch
-        report = self._coordinator.advance(final=final)
-        if self._coordinator.state.batch > batch:
-            self._finish_batch(report, started)
+        with label_logs(batch + 1):
+            report = self._coordinator.advance(final=final)
+            if self._coordinator.state.batch > batch:
+                self._finish_batch(report, started)
         return report
 
     def _finish_batch(self, report: BatchReport, started: float) -> None:
@@ -378,22 +378,20 @@ class Session:
             for number in {*report.added, *report.removed, *report.failed}:
                 if number in self._registry.records and number in state.queries:
                     self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+            committed = time.monotonic()
             try:
                 self._deliver_results()
             finally:  # the batch is committed, whether or not its delivery can be recorded
                 self._registry.drop_ended(state.queries, len(state.queries))
-                self._history.append(CommittedBatch(report, time.time(), time.monotonic() - started))
+                self._observer.record_batch(report, started, committed, state.queries)
                 self._state_changed.notify_all()
 
     def _fail_query(self, number: int, message: str) -> None:
         """Fail a query whose sink failed; called by the delivery."""
         with self._lock:
-            record = self._registry.records.get(number)
-            if record is None or record.status == "removed":  # it has ended; what it emitted before is not delivered
-                return
-            record.status, record.error = "failed", message
-            self._command_queue.append(RemoveQuery(number, message))
-            self._state_changed.notify_all()
+            if self._registry.fail_query(number, message):
+                self._command_queue.append(RemoveQuery(number, message))
+                self._state_changed.notify_all()
 
     def drain(self) -> None:
         """Process all available rows, then close every open window, as at the end of a bounded input.
@@ -419,11 +417,18 @@ class Session:
             self._run_batch(final=True)
             return True
 
-    def rescale(self, partitions: int) -> None:
-        """Change the number of key partitions from the next micro-batch on; raises SessionError for an invalid number."""
+    def rescale(self, partitions: PartitionSetting) -> None:
+        """Change the number of key partitions from the next micro-batch on; "auto" lets it follow parallelism and load.
+
+        Raises SessionError for an invalid number. Never waits for a micro-batch.
+        """
         self._check_open()
-        with self._batch_lock:
-            self._coordinator.rescale(partitions)
+        self._coordinator.scaler.setting = parse_partitions(partitions)
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The number of key partitions, now and from the next micro-batch on."""
+        return self._coordinator.scaler.describe(self._coordinator.state.partitions, self._backend.parallelism)
 
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in a background thread whenever there is work, at least `interval` seconds apart.
@@ -442,10 +447,6 @@ class Session:
                 self._run_batch()
             return busy
 
-    def _notify_state_changed(self) -> None:
-        with self._lock:
-            self._state_changed.notify_all()
-
     @property
     def problem(self) -> str | None:
         """The error of the last micro-batch, while the background thread retries it; None if that succeeded."""
@@ -461,27 +462,21 @@ class Session:
     def explain(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         with self._lock:
-            engine, plans = self._coordinator, self._coordinator.state.current_plans()
-            return explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+            return self.statistics.explain_plan()
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
-        if form not in GRAPH_FORMATS:
-            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
-        return GRAPH_FORMATS[form](
-            build_physical_graph(self._coordinator.sliding_join_plan, self._coordinator.state.sliding_join_plan_partitions)
-        )
+        return self.statistics.render_graph(form)
 
     def close(self) -> None:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
             return
-        run_all_steps([self.stop, self._delivery.wait, self._mark_closed, *self._cleanup])
+        run_all_steps([self.stop, self._delivery.wait, self._observer.listeners.wait, self._mark_closed, *self._cleanup])
 
     def _mark_closed(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._state_changed.notify_all()
+        self._closed = True
+        self._notify_state_changed()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
@@ -493,7 +488,25 @@ class Session:
         Only the newest 60 of them have row counts by query (`emitted_by`).
         """
         with self._lock:
-            return self._history.list_all()
+            return self._observer.history.list_all()
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The progress of the last micro-batch as a JSON value: durations, rows, streams, state; None before the first."""
+        return self._observer.last_progress
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The progress of the newest 60 micro-batches of this session, oldest first."""
+        return self._observer.recent_progress
+
+    def add_listener(self, listener: SessionListener) -> None:
+        """Tell a listener of queries, micro-batches and streams from now on, in a thread of its own: it delays nothing."""
+        self._observer.listeners.add(listener)
+
+    def remove_listener(self, listener: SessionListener) -> None:
+        """Tell a listener of nothing more; a listener that was not added is ignored."""
+        self._observer.listeners.remove(listener)
 
     @property
     def catalog(self) -> Catalog:
@@ -527,11 +540,6 @@ class Session:
         """Return the input ranges of the last micro-batch."""
         entry = self._checkpoint.read_log_entry(self.last_batch)
         return tuple(item for task in entry.tasks for item in task) if entry else ()
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint, with its location and its store."""
-        return self._checkpoint
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -576,20 +584,13 @@ class Session:
             hint = "call stop() to raise it, then start() or advance() again"
             raise SessionError("the session stopped because of an error", detail=str(self._loop.error), hint=hint)
 
-    def _build_display(self) -> SessionDisplay:
-        state = "closed" if self._closed else self._loop.describe_state()
-        if self.last_batch >= 0:
-            state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
-        streams = [display_stream(name, report) for name, report in self.streams().items()]
-        return SessionDisplay(state, streams, [display_query(query) for query in self.queries()])
-
     def __repr__(self) -> str:
         """Return the state, streams and number of queries in one line."""
-        return format_session("Session", self._build_display())
+        return format_session("Session", display_session(self, self._loop.describe_state()))
 
     def _repr_html_(self) -> str:
         """Return the state, streams and newest queries as HTML, for notebooks."""
-        return render_session("headrace session", self._build_display())
+        return render_session("headrace session", display_session(self, self._loop.describe_state()))
 
     def __enter__(self) -> Self:
         """Return the session; the context manager closes it at the end."""

@@ -118,7 +118,7 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
     sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource}
     tables = {
         "Keys at the top": {
-            **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "storage"), NO_DEFAULT),
+            **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
             "functions": "true",
         },
         "Keys of spark": dict.fromkeys(session_file._SPARK_KEYS, NO_DEFAULT),

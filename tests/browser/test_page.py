@@ -302,3 +302,21 @@ def test_the_token_is_requested_once_and_empty_views_have_a_text(guarded: Page):
     guarded.get_by_role("button", name="Declare one").click()
     guarded.get_by_role("button", name="Declare", exact=True).click()
     expect(guarded.locator("#editor .cm-content")).to_contain_text("TUMBLE(purchases")
+
+
+def test_the_number_of_partitions_is_changed(page: Page, service: ServiceProcess):
+    page.goto("/")
+    tile = page.locator("[data-tile=partitions]")
+    expect(tile.locator(".tile-value")).to_have_text("2")
+    tile.get_by_role("button", name="Change").click()
+    page.locator("#rescale-number").fill("5")
+    page.locator("#rescale").get_by_role("button", name="Change").click()
+    expect(page.locator("#rescale")).to_be_hidden()
+    expect(tile.locator(".tile-value")).to_have_text("5")
+    tile.get_by_role("button", name="Change").click()
+    page.locator("#rescale-auto").check()
+    expect(page.locator("#rescale-number")).to_be_disabled()
+    page.locator("#rescale").get_by_role("button", name="Change").click()
+    expect(tile.locator(".tile-note")).to_contain_text("automatic")
+    service.request("POST", "/v1/rescale", {"partitions": 2})
+    expect(tile.locator(".tile-value")).to_have_text("2")

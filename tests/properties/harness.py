@@ -22,6 +22,7 @@ from headrace.planner.join.window_join_plan import (
 )
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.engine_state import EngineState
+from headrace.runtime.partition_scaling import ScalingPolicy
 from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer
 from headrace.storage.fault_points import install_fault_hook
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
@@ -66,6 +67,24 @@ class RandomReplanner(WindowJoinOptimizer):
             if isinstance(query.plan, WindowJoinQuery) and is_reorderable(query.plan) and self._random.random() < 0.5:
                 versions[number] = JoinOrderVersion(self._random.choice(_list_orders(query.plan)), self._random.randrange(2))
         return versions
+
+
+class RandomLoad:
+    """Gives a session with `partitions="auto"` a reason for another number of partitions at random batches.
+
+    The parallelism of the back-end changes, and one batch with work suffices to double or to halve the number.
+    """
+
+    _GROW = ScalingPolicy(steady_batches=1, cooldown_seconds=0.0, target_seconds=0.0)
+    _SHRINK = ScalingPolicy(steady_batches=1, cooldown_seconds=0.0, target_seconds=1e9, relevant_seconds=1e9)
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def apply(self, session: hr.Session) -> None:
+        if self._random.random() < 0.3:
+            session._backend.parallelism = self._random.randint(1, 3)  # type: ignore[misc]
+        session._coordinator.scaler.policy = self._random.choice((self._GROW, self._SHRINK))
 
 
 def _list_orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
@@ -132,6 +151,7 @@ class Run:
     fault: Fault = field(default_factory=Fault)
     unlogged: list[AddQuery | RemoveQuery] = field(default_factory=list)
     replanner: RandomReplanner | None = None
+    load: RandomLoad | None = None
 
     def open(self) -> None:
         install_fault_hook(self.directory, self.fault)
@@ -157,6 +177,8 @@ class Run:
             elif isinstance(step, Advance):
                 if self.replanner is not None and (partitions := self.replanner.draw_partitions()) is not None:
                     self.session.rescale(partitions)
+                if self.load is not None:
+                    self.load.apply(self.session)
                 self.retry_after_crash(lambda: self.session.advance())
                 self.fault.at = None
                 self.unlogged = []

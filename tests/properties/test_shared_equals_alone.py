@@ -17,7 +17,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from properties.harness import RandomReplanner, Run
+from properties.harness import RandomLoad, RandomReplanner, Run
 from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge, Judgement
 from support.examples import scale_examples
@@ -31,13 +31,13 @@ _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check
 VERDICTS: Counter[str] = Counter()
 
 
-def check(scenario: Scenario, replanner: RandomReplanner | None = None, **options: object) -> int:
+def check(scenario: Scenario, replanner: RandomReplanner | None = None, load: RandomLoad | None = None, **options: object) -> int:
     """Run a scenario and compare every query with the oracle; return the number of crashes."""
     oracle = run_oracle(scenario)
     judge = DuckDBJudge(scenario.streams, list_batches(scenario), VERDICTS)
     always_live = _find_always_live(scenario)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(scenario, Path(folder) / "checkpoint", options, replanner=replanner)
+        run = Run(scenario, Path(folder) / "checkpoint", options, replanner=replanner, load=load)
         run.play()
         try:
             for name, sql in scenario.queries.items():
@@ -84,3 +84,9 @@ def test_shared_equals_standalone_under_churn_disorder_and_crashes(scenario: Sce
 @_SETTINGS
 def test_few_queries_over_long_streams_with_rescaling(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=1)
+
+
+@given(scenarios(max_queries=8, max_batches=20), st.integers(0, 1000))
+@_SETTINGS
+def test_results_do_not_depend_on_automatic_changes_of_the_partition_count(scenario: Scenario, seed: int) -> None:
+    check(scenario, None, RandomLoad(seed), backend="local", partitions="auto")

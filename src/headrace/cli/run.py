@@ -33,6 +33,7 @@ from headrace.cli.terminal import (
     BackendName,
     format_count,
     format_seconds,
+    parse_partitions_option,
     print_json,
     progress_console,
     quiet_stdout,
@@ -44,8 +45,10 @@ from headrace.connectors.file_access import path_exists
 from headrace.connectors.pending_files import delete_sink_files, list_sink_files
 from headrace.connectors.row_text import to_json_value
 from headrace.errors import HeadraceError, NameTakenError, SessionError
+from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
+from headrace.runtime.partition_scaling import PartitionSetting
 from headrace.session import ROWS_PER_BATCH, Session
 from headrace.storage.checkpoint import delete_checkpoint
 from headrace.storage.locations import parse_location
@@ -267,6 +270,7 @@ class RunSettings:
     once: bool
     as_json: bool
     spark: SparkOptions
+    partitions: PartitionSetting | None = None
 
 
 def command(
@@ -283,6 +287,11 @@ def command(
         BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="Folder or URL of the checkpoint.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
     master: MasterOption = None,
     conf: SettingsOption = None,
@@ -296,13 +305,13 @@ def command(
     The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed, and 3 if all
     went well except that rows or files were skipped (on_error).
     """
+    configure(log_format, log_level)
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
-    folder, spark = (
-        _choose_checkpoint(session_file, sinks, checkpoint, out, once=once),
-        session_file.spark.override(master, conf, exchange),
-    )
-    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark)
+    folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)
+    chosen_partitions = parse_partitions_option(partitions) or session_file.partitions
+    spark = session_file.spark.override(master, conf, exchange)
+    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark, chosen_partitions)
     _check_bounded(settings)
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
@@ -350,6 +359,7 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             rows_per_batch=settings.file.rows_per_batch or ROWS_PER_BATCH,
             functions=settings.file.functions,
             storage_options=settings.file.storage,
+            partitions=settings.partitions,
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None

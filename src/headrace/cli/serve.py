@@ -21,8 +21,9 @@ from rich.console import Console
 from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile, StreamEntry
 from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
-from headrace.cli.terminal import BackendName
+from headrace.cli.terminal import BackendName, parse_partitions_option
 from headrace.errors import HeadraceError, SourceError
+from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
@@ -85,7 +86,12 @@ def command(
     no_functions: Annotated[
         bool, typer.Option("--no-functions", help="Refuse a checkpoint that has functions, whose code would run in this service.")
     ] = False,
+    partitions: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Key partitions; auto follows the cores and the load.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as a JSON object on standard output.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
     master: MasterOption = None,
     conf: SettingsOption = None,
@@ -100,8 +106,10 @@ def command(
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
     allowed_origins = [_parse_origin(origin) for origin in origins or ()]
     spark = (SparkOptions() if session_file is None else session_file.spark).override(master, conf, exchange).to_arguments()
+    chosen_partitions = parse_partitions_option(partitions)
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
     console = Console(stderr=True)
+    configure(log_format, log_level)
     backend.check_available()
     # The thread that drives micro-batches makes many small calls to Spark and reacquires the GIL after each. While readers are
     # served, that takes as long as a thread may hold the GIL: 5 ms by default.
@@ -123,6 +131,7 @@ def command(
                 functions=functions,
                 budget=budget,
                 storage_options=session_file.storage if session_file else None,
+                partitions=chosen_partitions or (session_file.partitions if session_file else None),
                 **spark,
             )
         )

@@ -3,6 +3,7 @@
     checkpoint = "state"              # optional: a folder, or a URL such as s3://bucket/path
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
+    partitions = 8                    # optional number of key partitions, or "auto": it follows the cores and the load
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -56,6 +57,7 @@ from headrace.errors import HeadraceError
 from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 from headrace.storage.locations import is_url, parse_location
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ if TYPE_CHECKING:
 _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
-    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "spark": (dict,),
+    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
+    "spark": (dict,),
     "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
@@ -145,6 +148,7 @@ class SessionFile:
     spark: SparkOptions = SparkOptions()  # noqa: RUF009  a frozen value
     functions: bool = True
     storage: Mapping[str, str] = field(default_factory=dict)
+    partitions: PartitionSetting | None = None
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -171,6 +175,7 @@ class SessionFile:
             _parse_spark(top),
             top.get("functions", True),
             {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
+            _parse_partition_setting(top),
         )
 
     def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:
@@ -251,6 +256,14 @@ def _parse_spark(top: _TomlTable) -> SparkOptions:
     except TypeError as error:
         raise table.make_error("config", f"is invalid: {error}") from error
     return SparkOptions(table.get("master", top.get("master")), settings, table.get("exchange"))
+
+
+def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
+    setting = top.get("partitions")
+    try:
+        return None if setting is None else parse_partitions(setting)
+    except HeadraceError as error:
+        raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from headrace.connectors.row_text import to_json_value
 from headrace.errors import SessionError
+from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 
 
 class BackendName(StrEnum):
@@ -42,6 +43,11 @@ class BackendName(StrEnum):
                 hint="apt-get install openjdk-17-jre-headless (Debian, Ubuntu), dnf install java-17-openjdk-headless (Fedora), "
                 "brew install openjdk@17 (macOS); or --backend local, which needs no Spark",
             )
+
+
+def parse_partitions_option(text: str | None) -> PartitionSetting | None:
+    """Return the value of --partitions; raises SessionError for anything but a number of partitions and "auto"."""
+    return None if text is None else parse_partitions(int(text) if text.isascii() and text.isdigit() else text.lower())
 
 
 @contextlib.contextmanager

@@ -250,6 +250,10 @@ class RateSource:
         """See `Source`."""
         return self._count_available() > _next_row(position)
 
+    def count_lag(self, position: Position) -> int:
+        """See `Source`."""
+        return max(0, self._count_available() - _next_row(position))
+
     def definition(self) -> dict[str, Any]:
         """See `Source`; the clock is not part of the definition."""
         return {"kind": "rate", **asdict(self._spec), "rows": self._row_limit}

@@ -48,8 +48,9 @@ class Source(Protocol):
     A source may also have `verify(position)`, which is called after a restart and raises CheckpointError if the metadata of the
     source does not reach that position, because a file was damaged; `prune(*positions)`, which releases the rows before all of
     these positions, one for each stream that reads the source; `detach()`, which is called when the last of its streams was
-    dropped, so that the source may be attached again; and `close()`, which releases its resources. `attach` and `schema` may take
-    long; nothing else waits for them.
+    dropped, so that the source may be attached again; `count_lag(position)`, which returns at once how many rows after the
+    position the source already has, or None if it does not know; and `close()`, which releases its resources. `attach` and
+    `schema` may take long; nothing else waits for them.
     """
 
     @property

@@ -81,6 +81,7 @@ class StateRef:
     operator: int
     slice_start: int
     bytes: int = 0  # about
+    rows: int = 0  # groups of a partial aggregate, or rows of a join
 
     @property
     def slice_key(self) -> tuple[str, int, int, int]:
@@ -97,6 +98,7 @@ class SessionRef:
     partition: int
     query_id: int
     bytes: int = 0  # about
+    rows: int = 0  # open sessions
 
 
 @record("segment-ref")
@@ -319,6 +321,16 @@ class ShuffleBlock:
     join_rows: list[RoutedRows] = field(default_factory=list)
     file: str = ""
 
+    def count_rows(self) -> dict[str, int]:
+        """Return the number of rows for each kind of operator, without kinds that have none."""
+        counts = {
+            "aggregation": sum(partial.key_count for *_, partial in self.partials),
+            "sessions": sum(len(runs.firsts) for _, runs in self.session_runs),
+            "stateless": sum(len(columns[0]) for *_, columns in self.stateless_rows if columns),
+            "join": sum(routed.rows.row_count for routed in self.join_rows),
+        }
+        return {kind: rows for kind, rows in counts.items() if rows}
+
     def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""
         row_bytes: int = sum(column.nbytes for *_, columns in self.stateless_rows for column in columns)
@@ -333,6 +345,7 @@ class ReduceReport:
 
     `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
     `sink_files` holds the files that were written to sinks, by query; `result_files` and `delivery_files` are in the checkpoint.
+    `input_rows` counts the rows of shuffle blocks, and of results that are rows of a stream, by kind of operator.
     """
 
     partition: int
@@ -348,6 +361,7 @@ class ReduceReport:
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
+    input_rows: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -8,7 +8,7 @@ continue at later levels (`run_later_level`), each after one more shuffle in the
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -151,6 +151,10 @@ class _ReduceTask:
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
         report.sink_files = self.result_writer.sink_files
+        counts = Counter[str]()
+        for block in self.blocks:
+            counts.update(block.count_rows())
+        report.input_rows = dict(counts)
         report.seconds = time.perf_counter() - self.started_at
         return report, self.outbox.messages
 
@@ -217,7 +221,7 @@ class _ReduceTask:
                 address = routed.address
                 if isinstance(address, BufferAddress):
                     slice_key = (address.stream, address.epoch, address.operator, address.slice_start)
-                    new_ref = StateRef(block.file, index, self.partition, *slice_key, routed.rows.bytes)
+                    new_ref = StateRef(block.file, index, self.partition, *slice_key, routed.rows.bytes, routed.rows.row_count)
                     buffers.append(_make_buffer_slice(new_ref, self._get_join_buffer(*slice_key[:3]), routed.rows))
         return [entry for entry in buffers if not deferred or self._has_due_subscriber(entry[1])]
 
@@ -407,10 +411,13 @@ class _ReduceTask:
         for slice_key, slice_partials in by_slice.items():
             if not self._is_retained(slice_partials[0][1].operator, slice_key[3]):
                 continue
-            for ref, slice_partial in compact_slices(slice_partials):
+            for stored, slice_partial in compact_slices(slice_partials):
+                ref = stored
                 if ref is None:
                     partials.append(slice_partial.load())
-                refs.append(ref or StateRef(file, len(partials) - 1, self.partition, *slice_key, partials[-1].bytes))
+                    last = partials[-1]
+                    ref = StateRef(file, len(partials) - 1, self.partition, *slice_key, last.bytes, last.key_count)
+                refs.append(ref)
         retained = [
             (buffer_ref, buffer_slice.rows)
             for buffer_ref, operator, buffer_slice in self.buffers
@@ -421,7 +428,9 @@ class _ReduceTask:
         promote = ShuffleFilePromoter(self.job.store)
         for buffer_ref, rows in compact_buffers(retained):
             buffer_refs.append(
-                promote(buffer_ref) if buffer_ref.file else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes)
+                promote(buffer_ref)
+                if buffer_ref.file
+                else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes, rows=rows.row_count)
             )
             buffers += [] if buffer_ref.file else [rows]
         if partials or open_runs or buffers:
@@ -429,7 +438,7 @@ class _ReduceTask:
             container.write(self.job.store, file, content)
         return (
             refs,
-            [*untouched, *(SessionRef(file, self.partition, query, runs.bytes) for query, runs in open_runs.items())],
+            [*untouched, *(SessionRef(file, self.partition, q, runs.bytes, len(runs.firsts)) for q, runs in open_runs.items())],
             buffer_refs,
         )
 

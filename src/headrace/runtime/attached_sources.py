@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from headrace.connectors import Position, Range, Source
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, log_internal_error
 from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.source_health import SourceHealth, to_source_error
 from headrace.storage.checkpoint import Checkpoint
@@ -134,6 +134,18 @@ class AttachedSources(Mapping[str, Source]):
         if not is_pending:
             self.health.record_success(stream)
         return is_pending
+
+    def count_lag(self, stream: str, position: Position) -> int | None:
+        """Return how many rows of a stream are not read yet; None if its source does not know, or cannot be read."""
+        count = getattr(self._sources.get(stream), "count_lag", None)
+        if count is None or stream in self.health.failures:
+            return None
+        try:
+            lag: int | None = count(position)
+        except Exception as problem:  # noqa: BLE001  a figure for people: the stream goes on without it
+            log_internal_error(f"the lag of stream '{stream}' is not known", problem)
+            return None
+        return lag
 
     def prune(self, positions: Mapping[str, Position]) -> None:
         """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not.

@@ -50,6 +50,7 @@ class BatchLogEntry:
     final: bool = False
     left_open: frozenset[str] = frozenset()
     clock: int = 0  # the time at which the batch was planned, in microseconds since 1970
+    rescale_reason: str = ""  # why `partitions` differs from the number before
 
     def join_commands(self, commands: Sequence[Command]) -> BatchLogEntry:
         """Return the entry with further commands; streams that they drop are not read any more."""

@@ -21,12 +21,12 @@ class BatchLoop:
     """Runs micro-batches in a thread, from `start` to `stop`.
 
     `run_batch` runs one if there is work, and returns whether there was; `count_commands` returns how many commands were ever
-    queued; `notify` is called when `problem` or `error` changes.
+    queued; `changed` is notified when `problem` or `error` changes.
     """
 
     run_batch: Callable[[], bool]
     count_commands: Callable[[], int]
-    notify: Callable[[], None]
+    changed: threading.Condition
     problem: Exception | None = None
     """The error of the last micro-batch, while it is retried."""
     error: BaseException | None = None
@@ -89,14 +89,16 @@ class BatchLoop:
                 self._stop_requested.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
         except BaseException as error:  # noqa: BLE001  the thread ends here; the next call of `stop` raises the error
             self.error = error
-            self.notify()
+            with self.changed:
+                self.changed.notify_all()
 
     def _set_problem(self, problem: Exception | None) -> None:
         if problem is not None:
             _LOG.warning("a micro-batch failed, it will be retried: %s", problem, exc_info=not isinstance(problem, HeadraceError))
         if problem is not self.problem:
             self.problem = problem
-            self.notify()
+            with self.changed:
+                self.changed.notify_all()
 
     def _wait_before_retry(self, seconds: float) -> None:
         """Wait, but not longer than until a command is queued: it may be the one that lets the batch succeed."""

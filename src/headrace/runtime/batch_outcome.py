@@ -13,6 +13,7 @@ from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import epochs
+from headrace.runtime.batch_figures import BatchFigures, LagCounter, collect_operator_figures, collect_stream_figures
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState
@@ -28,6 +29,7 @@ def record_outcome(
     entry: BatchLogEntry,
     reports: Sequence[ReduceReport],
     budget: QueryBudget,
+    count_lag: LagCounter = lambda *_: None,
 ) -> BatchReport:
     """Record the reports of all reduce tasks in the state of the batch; return the report for users.
 
@@ -68,7 +70,22 @@ def record_outcome(
         changes=changes,
         marks=_retire_state(state, live),
         live=len({root_query_id(number) for number in live}),
+        partitions=state.partitions,
+        map_seconds=tuple(map_report.seconds for map_report in map_reports),
+        reduce_seconds=_sum_reduce_seconds(state.partitions, reports),
+        figures=BatchFigures(
+            streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
+            operators=collect_operator_figures(state, live, reports),
+        ),
     )
+
+
+def _sum_reduce_seconds(partitions: int, reports: Sequence[ReduceReport]) -> tuple[float, ...]:
+    """Return the seconds of the reduce tasks by partition; empty without a job."""
+    seconds = [0.0] * (partitions if reports else 0)
+    for report in reports:
+        seconds[report.partition] += report.seconds
+    return tuple(seconds)
 
 
 def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> None:

@@ -28,6 +28,7 @@ class BatchSettings:
     final: bool
     excluded: frozenset[str] = frozenset()
     clock: int = 0  # microseconds since 1970
+    rescale_reason: str = ""
 
 
 def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
@@ -89,6 +90,7 @@ def plan_batch(
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
         clock=settings.clock,
+        rescale_reason=settings.rescale_reason,
         left_open=frozenset(sources) - positions.keys() - _list_dropped(commands) if settings.final else frozenset(),
     )
 

@@ -23,7 +23,6 @@ from headrace.errors import (
     HeadraceError,
     NameTakenError,
     OperatorError,
-    SessionError,
     SourceError,
     StorageError,
     WorkerLostError,
@@ -37,6 +36,7 @@ from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend
+from headrace.runtime.batch_figures import StepTimer
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
@@ -45,6 +45,7 @@ from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, Remove
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
+from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, PartitionSetting, parse_partitions
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
 from headrace.runtime.sink_publication import SinkPublisher
 from headrace.sql import Catalog
@@ -55,7 +56,6 @@ from headrace.storage.result_log import ResultPacker, Retention
 from headrace.storage.store import Store
 
 _LOG = logging.getLogger("headrace")
-_MAX_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,20 @@ class Coordinator:
     """Holds the state after the last committed batch. Callers serialize calls of `advance`."""
 
     def __init__(
-        self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int, multiway: str = "global"
+        self,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        partitions: PartitionSetting | None,
+        rows_per_batch: int,
+        multiway: str = "global",
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
         `partitions` defaults to the number in the checkpoint, or to the back-end's parallelism in a new checkpoint.
         """
+        setting = None if partitions is None else parse_partitions(partitions)
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
-        self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
+        self.state = EngineState(partitions=setting if isinstance(setting, int) else backend.parallelism)
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
@@ -102,9 +108,10 @@ class Coordinator:
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
         self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files that do not count
+        self.timer = StepTimer()
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
-        self.rescale(self.state.partitions if partitions is None else partitions)
+        self.scaler = PartitionScaler(self.state.partitions if setting is None else setting)
 
     def advance(self, *, final: bool = False) -> BatchReport:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
@@ -115,8 +122,10 @@ class Coordinator:
         it, from what its source offers now. Without anything left to do no batch is committed.
         """
         unreadable: set[str] = set()
+        self.timer.take()
         if self.state.unpublished:
-            self.publisher.retry(self.state)
+            with self.timer.measure("publication"):
+                self.publisher.retry(self.state)
         while True:
             is_replay = self.unfinished_entry is not None
             if self.unfinished_entry is not None:
@@ -218,7 +227,8 @@ class Coordinator:
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
-        self.checkpoint.log_batch(entry.batch, entry)
+        with self.timer.measure("log"):
+            self.checkpoint.log_batch(entry.batch, entry)
         self.unfinished_entry = entry
         self._reach("logged")
 
@@ -226,13 +236,16 @@ class Coordinator:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
         commands = self.command_queue.take()
         excluded |= self.dropping
+        parallelism, clock = self.backend.parallelism, self.read_clock()
+        change = self.scaler.plan(self.state.partitions, parallelism, clock / 1e6)
         settings = BatchSettings(
-            self.rows_per_batch, self.backend.parallelism, self.partitions, final, excluded, self.read_clock()
+            self.rows_per_batch, parallelism, change.partitions, final, excluded, clock, rescale_reason=change.reason
         )
         try:
-            entry = plan_batch(
-                self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
-            )
+            with self.timer.measure("planning"):
+                entry = plan_batch(
+                    self.state, self.live_queries, self.sliding_join_plan, self.sources, self.optimizers, settings, commands
+                )
             if not entry.has_work(self.state.streams):
                 return False
             self._log_entry(entry)
@@ -244,26 +257,33 @@ class Coordinator:
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
-        batch = self._prepare_batch(entry)
+        with self.timer.measure("preparation"):
+            batch = self._prepare_batch(entry)
         self._reach("planned")
-        reports = self._run_job(batch, entry)
-        self.publisher.check_reports(reports)
-        report = self._record_reports(batch, entry, reports)
+        with self.timer.measure("run"):
+            reports = self._run_job(batch, entry)
+        with self.timer.measure("record"):
+            self.publisher.check_reports(reports)
+            report = self._record_reports(batch, entry, reports)
         dropped = [command.name for command in entry.commands if isinstance(command, DropStream)]
         self._delete_source_folders(dropped)
         self._reach("commit")
         batch.state.writer = self.checkpoint.writer
-        self.checkpoint.commit(batch.state.batch, batch.state)
+        with self.timer.measure("commit"):
+            self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
+        self._record_load(report, repartitioned=self.state.partitions != batch.state.partitions)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
         self._forget_streams(dropped)
         self._reach("committed")
-        self.publisher.publish(self.state)
+        with self.timer.measure("publication"):
+            self.publisher.publish(self.state)
         self._reach("published")
-        self.publisher.sweep(self.state, report.failed, entry.tasks, everything=self._has_failed_attempt)
-        self._delete_unreferenced(superseded)
-        return report
+        with self.timer.measure("cleanup"):
+            self.publisher.sweep(self.state, report.failed, entry.tasks, everything=self._has_failed_attempt)
+            self._delete_unreferenced(superseded)
+        return replace(report, figures=replace(report.figures, steps=self.timer.take()))
 
     def _prepare_batch(self, entry: BatchLogEntry) -> PreparedBatch:
         """Apply the decisions of a log entry to a copy of the state; write the plans and queries of the batch for workers."""
@@ -286,7 +306,9 @@ class Coordinator:
         state = batch.state
         with blame("record of the batch", ()):
             self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
-            report = record_outcome(self.state, state, batch.live_queries, entry, reports, self.limits.budget)
+            report = record_outcome(
+                self.state, state, batch.live_queries, entry, reports, self.limits.budget, self.sources.count_lag
+            )
             self._fail_queries_over_state_budget(batch)
         state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
         state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
@@ -472,11 +494,10 @@ class Coordinator:
             self.sources.verify(source, logged.get(stream.name, earlier.position))
         self.sources.add(stream.name, source)
 
-    def rescale(self, partitions: int) -> None:
-        """Use another number of key partitions from the next batch on; raises SessionError for an invalid number."""
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
-            raise SessionError(f"invalid partition count {partitions!r}", hint=f"give an integer from 1 to {_MAX_PARTITIONS}")
-        self.partitions = partitions
+    def _record_load(self, report: BatchReport, *, repartitioned: bool) -> None:
+        now = self.read_clock() / 1e6
+        load = PartitionLoad(now, report.partitions, self.backend.parallelism, report.reduce_seconds, repartitioned)
+        self.scaler.record(load)
 
     def collect_join_statistics(self) -> JoinStatistics:
         """Return the statistics of window joins that recent batches measured."""

@@ -21,6 +21,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.connectors import Sink
+from headrace.errors import SessionError
 from headrace.storage import container
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.result_log import ResultFile
@@ -83,8 +84,10 @@ class ResultDelivery:
 
         `on_failure` is called with the id of a query whose sink failed and the reason, in a thread of the delivery, which holds
         no lock. `timeout` is the limit of a call in seconds. Raises CheckpointError if the record is missing or damaged: rows
-        might be delivered twice.
+        might be delivered twice; and SessionError for an invalid time limit.
         """
+        if not timeout > 0:
+            raise SessionError(f"invalid delivery_timeout {timeout!r}", hint="give a positive number of seconds")
         self._store, self._on_failure, self._timeout = store, on_failure, timeout
         if is_new:
             put_document(store, _MARKER, {"batch": -1})

@@ -20,6 +20,7 @@ from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime.batch_figures import BatchFigures
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import DropStream
 from headrace.runtime.engine_state import EngineState
@@ -57,29 +58,38 @@ class BatchReport:
     marks: Mapping[tuple[str, ...], EventTimeMarks] = field(default_factory=dict)
     """The event-time marks of each set of streams that live queries read."""
     live: int = 0  # live queries after the batch
+    partitions: int = 0
+    map_seconds: tuple[float, ...] = ()  # by task
+    reduce_seconds: tuple[float, ...] = ()  # by partition, over all stages; empty if the batch ran no job
+    figures: BatchFigures = field(default_factory=BatchFigures)
 
 
 class CommittedBatch(NamedTuple):
-    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
+    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds.
+
+    `delivery_seconds` is the part of the duration in which its rows were passed on after the commit.
+    """
 
     report: BatchReport
     at: float
     seconds: float
+    delivery_seconds: float = 0.0
 
 
 class BatchHistory:
-    """The most recent micro-batches of a session, oldest first; only the newest have row counts by query."""
+    """The most recent micro-batches of a session, oldest first; only the newest have counts by query, stream and partition."""
 
     def __init__(self) -> None:
         """Create an empty history."""
         self._batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
 
     def append(self, batch: CommittedBatch) -> None:
-        """Add a batch; drop the row counts of an older one: those of thousands of queries would take much memory."""
+        """Add a batch; drop the details of an older one: those of thousands of queries would take much memory."""
         self._batches.append(batch)
         if len(self._batches) > DETAILED_BATCHES:
             old = self._batches[-DETAILED_BATCHES - 1]
-            self._batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
+            report = replace(old.report, emitted_by={}, map_seconds=(), reduce_seconds=(), figures=BatchFigures())
+            self._batches[-DETAILED_BATCHES - 1] = old._replace(report=report)
 
     def list_all(self) -> list[CommittedBatch]:
         """Return all batches, oldest first."""
@@ -104,7 +114,8 @@ def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchL
     if entry.probe_orders is not None:
         events.append(("replan", "joins in SLIDING windows: probe orders changed"))
     if before.partitions != after.partitions:
-        events.append(("replan", f"{after.partitions} key partitions instead of {before.partitions}"))
+        reason = f": {entry.rescale_reason}" if entry.rescale_reason else ""
+        events.append(("replan", f"partitions {before.partitions} → {after.partitions}{reason}"))
     return tuple(events)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
     CostChange,
@@ -22,6 +23,8 @@ from headrace.planner.cost import (
 )
 from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
 from headrace.planner.explain.plan_drawing import PlanDrawing, draw_plan_diagram
+from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
+from headrace.planner.explain.text import explain
 from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
@@ -29,7 +32,9 @@ from headrace.planner.statistics import build_statistics
 from headrace.runtime.binding import bind_query
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.metrics import BatchReport, LatencyPercentiles, attribute_state_bytes, measure_latencies
+from headrace.runtime.observation import SessionObserver
 from headrace.runtime.sliding_join_epochs import plan_hypothetical_joins
+from headrace.runtime.task_totals import TotalFigures
 
 _RATE_WINDOW_SECONDS = 10.0
 
@@ -51,14 +56,24 @@ NO_STATS = QueryStats({}, {}, {}, {})
 class SessionStatistics:
     """What a running session knows about its queries. Reads the state of the last committed batch; any thread may call it."""
 
-    def __init__(self, coordinator: Coordinator, list_recent: Callable[[], Sequence[tuple[BatchReport, float]]]) -> None:
-        """`list_recent` returns the last committed batches with their commit times, in seconds since 1970."""
-        self._engine, self._list_recent = coordinator, list_recent
+    def __init__(self, coordinator: Coordinator, observer: SessionObserver) -> None:
+        """Read the state of the coordinator, and what the observer has recorded."""
+        self._engine, self._observer = coordinator, observer
 
     def get_stream_rate(self, stream: str) -> float:
         """Return the recent rows a second of event time of a stream; 0 before the first measurement."""
         state = self._engine.state.streams.get(stream)
         return 0.0 if state is None else state.rate
+
+    def read_totals(self) -> TotalFigures:
+        """Return the seconds of tasks, and the rows and state of operators, since the session was opened."""
+        return self._observer.totals.read()
+
+    def count_lag(self) -> dict[str, int]:
+        """Return the unread rows of each stream after the last batch, where its source knows them."""
+        batches = self._observer.history.list_all()[-1:]
+        streams = batches[0].report.figures.streams if batches else {}
+        return {name: figures.lag for name, figures in streams.items() if figures.lag is not None}
 
     def draw_plan(self) -> tuple[PlanDiagram, PlanDrawing]:
         """Return the shared operators and the queries that use them, as boxes and lines, and their places."""
@@ -67,9 +82,21 @@ class SessionStatistics:
         diagram = build_plan_diagram(list(engine.live_queries.values()), plans, engine.sliding_join_plan)
         return diagram, draw_plan_diagram(diagram)
 
+    def explain_plan(self) -> str:
+        """Return the shared plan as text: every operator with the queries that use it."""
+        engine, plans = self._engine, self._engine.state.current_plans()
+        return explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+
+    def render_graph(self, form: str) -> str:
+        """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""
+        if form not in GRAPH_FORMATS:
+            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
+        engine = self._engine
+        return GRAPH_FORMATS[form](build_physical_graph(engine.sliding_join_plan, engine.state.sliding_join_plan_partitions))
+
     def collect(self) -> QueryStats:
         """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""
-        engine, recent = self._engine, self._list_recent()
+        engine, recent = self._engine, self._observer.history.list_detailed()
         state, live, probes = engine.state, engine.live_queries, engine.sliding_join_plan
         costs = divide_costs(self._list_charges(list(live.values()), state.current_plans(), probes))
         return QueryStats(

@@ -36,6 +36,8 @@ class SourceHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._failures: dict[str, SourceFailure] = {}
+        self.on_change: Callable[[str, str | None], None] = lambda _stream, _error: None
+        """Called with the error of a stream that is degraded, or with None when it is readable again; must not wait."""
 
     def record_failure(self, stream: str, error: SourceError) -> None:
         """Degrade a stream, and double the delay until its source is tried again."""
@@ -46,12 +48,14 @@ class SourceHealth:
             self._failures[stream] = SourceFailure(error, attempts, self._clock() + delay)
         if earlier is None or earlier.error.message != error.message:
             _LOG.warning("stream '%s' is degraded: %s", stream, error)
+            self.on_change(stream, str(error))
 
     def record_success(self, stream: str) -> None:
         """End the failure of a stream, if there is one."""
         if stream in self._failures:
             self.forget(stream)
             _LOG.warning("stream '%s' is readable again", stream)
+            self.on_change(stream, None)
 
     def forget(self, stream: str) -> None:
         """Forget a stream, because it was dropped or has another source."""

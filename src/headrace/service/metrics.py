@@ -1,6 +1,8 @@
 """The figures of a running service: an overview of the last micro-batches, and metrics for Prometheus.
 
-Metrics cover rows read and emitted, micro-batch times, and latency, state and cost of each query.
+Metrics cover rows read and emitted, micro-batch times by step, task and partition, rows and state of operators, and latency,
+state and cost of each query. Labels are names of streams and queries, which the limits of the service bound, and labels of
+partitions, of which there are at most 64 (`runtime.task_totals`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,10 +19,7 @@ from prometheus_client.metrics_core import Metric
 
 from headrace.runtime.metrics import compute_percentiles
 from headrace.service.host import ServiceHost
-
-if TYPE_CHECKING:
-    from headrace.service.host import ServiceHost
-
+from headrace.session import Session
 
 _OVERVIEW_WINDOW_SECONDS = 10.0
 _HISTORY_SECONDS = 120
@@ -52,8 +51,15 @@ def build_overview(host: ServiceHost) -> dict[str, Any]:
         "watermark": None if watermark is None else watermark.isoformat().replace("+00:00", "Z"),
         "lag_seconds": None if watermark is None else (now - watermark).total_seconds(),
         "batch": session.last_batch,
+        "partitions": describe_partitions(session),
         "history": _history_by_second(host, now.timestamp()),
     }
+
+
+def describe_partitions(session: Session) -> dict[str, Any]:
+    """Return the fields of `PartitionsInfo`."""
+    found = session.partitioning
+    return {"partitions": found.partitions, "next": found.next, "auto": found.is_auto, "parallelism": found.parallelism}
 
 
 def _history_by_second(host: ServiceHost, now: float) -> list[dict[str, float]]:
@@ -123,14 +129,48 @@ class _MetricsCollector:
         batches = session.done()
         last = batches[-1] if batches else None
         yield from (rows, rate, lag, degraded, skipped, emitted, late, latency, state, cost)
+        yield from self._collect_task_metrics()
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
         yield GaugeMetricFamily("headrace_batch_seconds", "Duration of the last micro-batch.", value=last.seconds if last else 0)
         yield GaugeMetricFamily("headrace_batch_rows", "Rows of the last micro-batch.", value=last.report.rows if last else 0)
         live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
+        yield GaugeMetricFamily("headrace_partitions", "Key partitions.", value=session.partitioning.partitions)
         yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)
         yield GaugeMetricFamily("headrace_up", "1 if micro-batches run, else 0.", value=float(not self._host.notifier.is_over))
+
+    def _collect_task_metrics(self) -> Iterator[Metric]:
+        """Yield times of steps and tasks, rows and state of operators by partition, and unread rows of streams."""
+        statistics = self._host.session.statistics
+        totals = statistics.read_totals()
+        for name, text, label, seconds in (
+            ("step", "Seconds of micro-batches by step.", "step", totals.step_seconds),
+            ("map_task", "Seconds of map tasks.", "task", totals.map_seconds),
+            ("reduce_task", "Seconds of reduce tasks.", "partition", totals.reduce_seconds),
+        ):
+            times = CounterMetricFamily(f"headrace_{name}_seconds", text, labels=[label])
+            for value_label, value in seconds.items():
+                times.add_metric([value_label], value)
+            yield times
+        labels = ["operator", "partition"]
+        rows_in = CounterMetricFamily("headrace_operator_input_rows", "Rows or partials received.", labels=labels)
+        rows_out = CounterMetricFamily("headrace_operator_output_rows", "Result rows emitted.", labels=labels)
+        state_bytes = GaugeMetricFamily("headrace_operator_state_bytes", "Bytes of state.", labels=labels)
+        state_rows = GaugeMetricFamily("headrace_operator_state_rows", "Groups, sessions or rows in state.", labels=labels)
+        for metric, counts in (
+            (rows_in, totals.rows_in),
+            (rows_out, totals.rows_out),
+            (state_bytes, totals.state_bytes),
+            (state_rows, totals.state_rows),
+        ):
+            for key, count in counts.items():
+                metric.add_metric(list(key), count)
+            yield metric
+        unread = GaugeMetricFamily("headrace_stream_lag_rows", "Rows not read yet, where the source knows.", labels=["stream"])
+        for name, lag in statistics.count_lag().items():
+            unread.add_metric([name], lag)
+        yield unread
 
 
 def render_metrics(host: ServiceHost) -> str:

@@ -92,6 +92,7 @@ class Server(uvicorn.Server):
                 create_app(host),
                 http=cast("type[asyncio.Protocol]", connection),
                 log_level="warning",
+                log_config=None,  # the handlers of `headrace.logging`
                 lifespan="on",
                 ws="websockets-sansio",
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,

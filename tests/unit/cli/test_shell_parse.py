@@ -15,6 +15,7 @@ from headrace.cli.shell.parser import (
     QuitStatement,
     RemoveStatement,
     ReplaceStatement,
+    RescaleStatement,
     ResultsStatement,
     SelectStatement,
     ShowKind,
@@ -50,6 +51,8 @@ def parse_text(text: str):
         ("remove a, `b c` ,d", RemoveStatement(("a", "b c", "d"))),
         ("DROP STREAM s", DropStatement("s")),
         ("drop stream `a b` cascade", DropStatement("a b", cascade=True)),
+        ("RESCALE 8", RescaleStatement(8)),
+        ("rescale auto", RescaleStatement(None)),
         ("SHOW QUERIES", ShowStatement(ShowKind.queries)),
         ("show\nstreams", ShowStatement(ShowKind.streams)),
         ("SHOW PLAN -- all of it", ShowStatement(ShowKind.plan)),
@@ -182,3 +185,17 @@ def test_several_statements_are_split_and_parsed(queries: list[str]):
     pieces, rest = split_statements("\n".join(f"{query};" for query in queries))
     assert [parse_statement(piece) for piece in pieces] == [SelectStatement(SqlText(query)) for query in queries]
     assert not rest.significant_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RESCALE", "RESCALE ends too early"),
+        ("RESCALE 0", "invalid number of partitions 0"),
+        ("RESCALE many", "unexpected 'many' in RESCALE"),
+        ("RESCALE 2 3", "unexpected '3' in RESCALE"),
+    ],
+)
+def test_rescale_takes_one_number_or_auto(text, message):
+    with pytest.raises(SqlError, match=message):
+        parse_text(text)

@@ -16,6 +16,7 @@ from headrace.cli.shell.outcomes import (
     ColumnList,
     FollowedQuery,
     FollowEnded,
+    PartitionsChanged,
     PlanText,
     QueryChanged,
     QueryList,
@@ -379,3 +380,14 @@ def test_help_names_every_statement():
         assert all(
             word in out.getvalue() for word in ("SELECT", "ADD", "REPLACE", "REMOVE", "TAIL", "RESULTS", "SHOW", "EXPLAIN")
         )
+
+
+def test_rescale_says_what_comes_next(shell):
+    (outcome,) = shell("RESCALE 3;").outcomes
+    assert outcome == PartitionsChanged(2, 3, is_auto=False)
+    assert [line.plain for line in make_lines(outcome)] == ["2 key partitions; 3 from the next micro-batch on"]
+    (automatic,) = shell("RESCALE AUTO;").outcomes
+    assert "follows the cores and the load" in make_lines(automatic)[0].plain
+    out = io.StringIO()
+    JsonLinesView(out).show(automatic)
+    assert json.loads(out.getvalue()) == {"kind": "rescaled", "partitions": 2, "next": 2, "auto": True}

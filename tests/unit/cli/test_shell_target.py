@@ -250,3 +250,12 @@ def test_the_demo_session_generates_rows_at_once():
         assert all(stream.lag_seconds < 60 for stream in target.streams())
     finally:
         target.close()
+
+
+def test_the_number_of_partitions_is_changed(target, append):
+    assert target.rescale(3) == (2, 3, False)
+    append((1, 1, 0))
+    wait_until(lambda: target.rescale(3) == (3, 3, False))
+    assert target.rescale("auto") == (3, 3, True)
+    with pytest.raises(HeadraceError):
+        target.rescale(10_001)

@@ -148,6 +148,11 @@ class TestOwners:
         service.session.add(COUNT_QUERY, name="builtin", owner="ann").wait_live(20)
         assert service.http.delete("/v1/queries/builtin").status_code == 204
 
+    def test_only_admin_changes_the_number_of_partitions(self, guarded: Service):
+        assert request(guarded, "POST", "/v1/rescale", ALL, json={"partitions": 3}).status_code == 403
+        assert guarded.session.partitioning.next == 2
+        assert request(guarded, "POST", "/v1/rescale", ADMIN, json={"partitions": 3}).json()["next"] == 3
+
     def test_write_all_does_not_declare_streams(self, guarded: Service):
         stream = {"source": "memory", "name": "other", "columns": COLUMNS, "time": "time"}
         refused = request(guarded, "POST", "/v1/streams", ALL, json=stream)

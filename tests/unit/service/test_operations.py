@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import CheckpointError
 from support.in_process_service import Service, wait_until
+
+ROOT = Path(__file__).parents[3]
 
 
 def add_queries_and_rows(service: Service) -> None:
@@ -134,3 +137,69 @@ def test_events_are_served_if_the_log_cannot_be_written(service: Service):
     assert service.add(name="counts").status_code == 201
     assert any(event["text"] == "query counts is live" for event in service.http.get("/v1/events").json())
     path.rmdir()
+
+
+def test_the_number_of_partitions_is_shown_and_changed(service: Service):
+    assert service.http.get("/v1/overview").json()["partitions"] == {
+        "partitions": 2, "next": 2, "auto": False, "parallelism": 2,
+    }  # fmt: skip
+    answer = service.http.post("/v1/rescale", json={"partitions": 3})
+    assert (answer.status_code, answer.json()["next"]) == (200, 3)
+    add_queries_and_rows(service)
+    assert service.http.get("/v1/overview").json()["partitions"]["partitions"] == 3
+    assert "headrace_partitions 3.0" in service.http.get("/metrics").text
+    texts = [event["text"] for event in service.http.get("/v1/events").json()]
+    assert "partitions 2 → 3: as requested" in texts
+    assert service.http.post("/v1/rescale", json={"partitions": "auto"}).json()["auto"] is True
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 10_001, 2.5, True, "many", None])
+def test_an_invalid_number_of_partitions_is_refused(unchanged_service: Service, partitions: object):
+    assert unchanged_service.http.post("/v1/rescale", json={"partitions": partitions}).status_code == 422
+
+
+def test_the_progress_of_the_last_batches_is_listed(service: Service):
+    assert service.http.get("/v1/progress").json() == []
+    add_queries_and_rows(service)
+    documents = service.http.get("/v1/progress?most=60").json()
+    with_rows = [document for document in documents if document["input_rows"]]
+    assert sum(document["streams"]["purchases"]["input_rows"] for document in with_rows) == 4
+    assert {"planning", "run", "commit", "total"} <= with_rows[-1]["duration_ms"].keys()
+    assert len(service.http.get("/v1/progress").json()) == 1
+    assert service.http.get("/v1/progress?most=0").status_code == 422
+
+
+def test_metrics_have_tasks_and_operators_by_partition(service: Service):
+    add_queries_and_rows(service)
+    text = service.http.get("/metrics").text
+    series = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+    assert series['headrace_reduce_task_seconds_total{partition="1"}'] > 0
+    assert series['headrace_map_task_seconds_total{task="0"}'] > 0
+    assert series['headrace_step_seconds_total{step="commit"}'] > 0
+    kinds = [f'{{operator="aggregation",partition="{partition}"}}' for partition in range(2)]
+    assert sum(series.get(f"headrace_operator_input_rows_total{kind}", 0) for kind in kinds) >= 4
+    assert sum(series.get(f"headrace_operator_output_rows_total{kind}", 0) for kind in kinds) >= 3
+    assert sum(series.get(f"headrace_operator_state_bytes{kind}", 0) for kind in kinds) > 0
+    assert 'partition="2"' not in text
+
+
+def test_metrics_have_the_lag_of_sources_that_know_it(service: Service):
+    stream = {"source": "rate", "name": "generated", "rows_per_second": 5, "time": "time"}
+    assert service.http.post("/v1/streams", json=stream).status_code == 201
+    wait_until(lambda: 'headrace_stream_lag_rows{stream="generated"}' in service.http.get("/metrics").text)
+    assert 'headrace_stream_lag_rows{stream="purchases"}' not in service.http.get("/metrics").text
+
+
+def test_documents_and_dashboard_name_metrics_that_exist(service: Service):
+    add_queries_and_rows(service)
+    served = set(re.findall(r"^# TYPE (\w+)", service.http.get("/metrics").text, re.MULTILINE))
+    document = (ROOT / "docs" / "observability.md").read_text()
+    documented = set(re.findall(r"`(headrace_\w+)`", document))
+    assert documented == served
+    monitoring = ROOT / "examples" / "monitoring"
+    dashboard = (monitoring / "grafana-dashboard.json").read_text()
+    panels = json.loads(dashboard)["panels"]
+    assert {target["refId"] for panel in panels for target in panel["targets"]} == {"A", "B"}
+    used = set(re.findall(r"headrace_\w+", dashboard + (monitoring / "prometheus.yml").read_text()))
+    assert len(used) > 10
+    assert used <= served

@@ -36,6 +36,7 @@ from headrace.connectors.file_access import is_glob
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError
+from headrace.planner.changelog import root_query_id
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.posix import PosixStore
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 EXCHANGES = ("auto", "files", "shuffle")
 _WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
+_SHOWN_STREAMS = 5  # in the description of a job
 
 
 class SparkBackend:
@@ -107,7 +109,7 @@ class SparkBackend:
         reach_fault_point(job.directory, "stage one")
         context = self._spark.sparkContext
         group = f"headrace-{job.attempt}"
-        context.setJobGroup(group, f"headrace, batch {job.batch}", interruptOnCancel=True)
+        context.setJobGroup(group, describe_job(job, tasks), interruptOnCancel=True)
         expired = threading.Event()
         try:
             with _cancel_after(job.max_seconds, context, group, expired):
@@ -132,6 +134,18 @@ class SparkBackend:
         """Release Spark if this back-end acquired it: one that headrace started is stopped after its last session."""
         if self._owns_spark:
             release_spark(self._spark)
+
+
+def describe_job(job: BatchJob, tasks: Sequence[Sequence[Range]]) -> str:
+    """Return the description of a batch in Spark's UI: its number, queries, streams and about how many rows it reads."""
+    ranges = [item for task in tasks for item in task]
+    names = list(dict.fromkeys(item.stream for item in ranges))
+    streams = ", ".join(names[:_SHOWN_STREAMS]) + (" …" if len(names) > _SHOWN_STREAMS else "")
+    queries = len({root_query_id(number) for number in job.queries})
+    rows = sum(item.rows for item in ranges)
+    amount = f"{rows / 1e6:.1f} M" if rows >= 1_000_000 else f"{rows / 1e3:.1f} k" if rows >= 10_000 else str(rows)
+    read = f" over {streams}; {amount} row{'s' * (rows != 1)}" if names else "; no input"
+    return f"headrace, batch {job.batch}: {queries} quer{'ies' if queries != 1 else 'y'}{read}{' (trial)' * job.trial}"
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from headrace.errors import NotFoundError, SessionError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.query import Query
+from headrace.runtime.partition_scaling import PartitionSetting
 from headrace.session import ROWS_PER_BATCH, Session
 
 _INTERVAL_SECONDS = 0.25
@@ -67,6 +68,12 @@ class EmbeddedTarget:
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""
         self._session.drop_stream(name, cascade=cascade)
+
+    def rescale(self, partitions: PartitionSetting) -> tuple[int, int, bool]:
+        """See `ShellTarget`."""
+        self._session.rescale(partitions)
+        partitioning = self._session.partitioning
+        return partitioning.partitions, partitioning.next, partitioning.is_auto
 
     def explain(self) -> str:
         """See `ShellTarget`; queries that are not live yet are missing."""
@@ -145,7 +152,7 @@ def open_file_session(file: SessionFile, backend: str, spark: SparkOptions) -> S
     """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
     rows = file.rows_per_batch or ROWS_PER_BATCH
     options = {"functions": file.functions, "storage_options": file.storage, **spark.to_arguments()}
-    session = Session(backend=backend, rows_per_batch=rows, **options)
+    session = Session(backend=backend, rows_per_batch=rows, partitions=file.partitions, **options)
     try:
         for stream in file.streams:
             stream.declare(session)

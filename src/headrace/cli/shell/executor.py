@@ -22,6 +22,7 @@ from headrace.cli.shell.outcomes import (
     FollowedQuery,
     FollowEnded,
     Outcome,
+    PartitionsChanged,
     PlanText,
     QueryChanged,
     QueryList,
@@ -41,6 +42,7 @@ from headrace.cli.shell.parser import (
     QuitStatement,
     RemoveStatement,
     ReplaceStatement,
+    RescaleStatement,
     ResultsStatement,
     SelectStatement,
     ShowKind,
@@ -53,6 +55,7 @@ from headrace.cli.shell.parser import (
 )
 from headrace.cli.shell.target import QuerySummary, ShellTarget, describe_columns
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError, SqlError
+from headrace.runtime.partition_scaling import AUTO
 from headrace.sql.parser import SqlSource, quote_identifier
 
 _PLACE_PATTERN = re.compile(r"line (\d+), column (\d+):")
@@ -115,6 +118,8 @@ class StatementRunner:
             case DropStatement():
                 self._target.drop_stream(statement.name, cascade=statement.cascade)
                 yield StreamDropped(statement.name)
+            case RescaleStatement():
+                yield PartitionsChanged(*self._target.rescale(AUTO if statement.partitions is None else statement.partitions))
             case ShowStatement():
                 yield self._show(statement.kind)
             case ExplainStatement():

@@ -124,6 +124,15 @@ class StreamDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsChanged:
+    """The number of key partitions before, and from the next micro-batch on; `is_auto` if it follows parallelism and load."""
+
+    partitions: int
+    next: int
+    is_auto: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanText:
     """The shared plan as text."""
 
@@ -179,6 +188,7 @@ Outcome: TypeAlias = (
     | QueryList
     | StreamList
     | StreamDropped
+    | PartitionsChanged
     | PlanText
     | QuerySharing
     | ColumnList

@@ -226,6 +226,13 @@ class DropStatement:
     cascade: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RescaleStatement:
+    """Change the number of key partitions; None lets it follow parallelism and load."""
+
+    partitions: int | None
+
+
 class ShowKind(StrEnum):
     """What SHOW can list."""
 
@@ -295,6 +302,7 @@ Statement: TypeAlias = (
     | ReplaceStatement
     | RemoveStatement
     | DropStatement
+    | RescaleStatement
     | ShowStatement
     | ExplainStatement
     | DescribeStatement
@@ -311,6 +319,7 @@ USAGES: tuple[tuple[str, str], ...] = (
     ("REPLACE name AS SELECT …", "replace a query"),
     ("REMOVE name [, name …]", "remove queries; their results stay"),
     ("DROP STREAM name [CASCADE]", "drop a stream; CASCADE removes the queries that read it"),
+    ("RESCALE n | AUTO", "change the number of key partitions; AUTO follows the cores and the load"),
     ("TAIL name [FROM BEGINNING] [LIMIT n] [FOR 5 SECONDS]", "follow the results of a query"),
     ("RESULTS name [LIMIT n]", "show the last results of a query"),
     ("SHOW QUERIES | STREAMS | PLAN", "list queries or streams, or show the shared plan"),
@@ -381,12 +390,12 @@ class _TokenReader:
         self.take()
         return name
 
-    def take_count(self, statement: str) -> int:
+    def take_count(self, statement: str, unit: str = "rows") -> int:
         token = self.remaining[0] if self.remaining else None
         if token is None or not (token.kind is TokenKind.NUMBER and token.text.isascii() and token.text.isdigit()):
             raise self.unexpected_token(statement)
         if not int(token.text):
-            raise self.error_at(token, "invalid number of rows 0", hint="give a number greater than 0")
+            raise self.error_at(token, f"invalid number of {unit} 0", hint="give a number greater than 0")
         return int(self.take().text)
 
     def take_seconds(self, statement: str) -> float:
@@ -506,6 +515,10 @@ def _parse_drop(reader: _TokenReader) -> DropStatement:
     return DropStatement(reader.take_name("DROP"), cascade=reader.accept("CASCADE"))
 
 
+def _parse_rescale(reader: _TokenReader) -> RescaleStatement:
+    return RescaleStatement(None if reader.accept("AUTO") else reader.take_count("RESCALE", "partitions"))
+
+
 def _parse_show(reader: _TokenReader) -> ShowStatement:
     if not reader.next_is(*ShowKind):
         raise reader.unexpected_token("SHOW")
@@ -541,6 +554,7 @@ _STATEMENT_PARSERS: Mapping[str, Callable[[_TokenReader], Statement]] = {
     "REPLACE": _parse_replace,
     "REMOVE": _parse_remove,
     "DROP": _parse_drop,
+    "RESCALE": _parse_rescale,
     "SHOW": _parse_show,
     "EXPLAIN": _parse_explain,
     "DESCRIBE": _parse_describe,

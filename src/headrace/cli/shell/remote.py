@@ -13,6 +13,7 @@ from headrace.client import RemoteQuery, RemoteSession, ServiceUnreachableError,
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
+from headrace.runtime.partition_scaling import PartitionSetting
 
 _RETRY_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
 
@@ -55,6 +56,11 @@ class RemoteTarget:
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""
         self._session.drop_stream(name, cascade=cascade)
+
+    def rescale(self, partitions: PartitionSetting) -> tuple[int, int, bool]:
+        """See `ShellTarget`."""
+        info = self._session.rescale(partitions)
+        return info["partitions"], info["next"], info["auto"]
 
     def explain(self) -> str:
         """See `ShellTarget`."""

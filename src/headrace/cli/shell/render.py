@@ -28,6 +28,7 @@ from headrace.cli.shell.outcomes import (
     FollowedQuery,
     FollowEnded,
     Outcome,
+    PartitionsChanged,
     PlanText,
     QueryChanged,
     QueryList,
@@ -266,6 +267,9 @@ def make_lines(outcome: Outcome) -> list[Text]:
             return [Text(f"{stream.name}: {stream.error}", "red") for stream in outcome.streams if stream.error]
         case StreamDropped():
             return [Text.assemble((outcome.name, "bold cyan"), " dropped")]
+        case PartitionsChanged():
+            follows = "follows the cores and the load" if outcome.is_auto else f"{outcome.next} from the next micro-batch on"
+            return [Text(f"{outcome.partitions} key partitions; {follows}")]
         case QueryList():
             return [Text(f"{query.name}: {query.error}", "red") for query in outcome.queries if query.error]
         case PlanText():
@@ -424,6 +428,8 @@ def _make_documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
             yield from ({"kind": "stream", **_stream_document(stream)} for stream in outcome.streams)
         case StreamDropped():
             yield {"kind": "dropped", "name": outcome.name}
+        case PartitionsChanged():
+            yield {"kind": "rescaled", "partitions": outcome.partitions, "next": outcome.next, "auto": outcome.is_auto}
         case PlanText():
             yield {"kind": "plan", "text": outcome.text}
         case QuerySharing():

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.model.stream import Stream
 from headrace.model.types import type_name
+from headrace.runtime.partition_scaling import PartitionSetting
 
 TICK_SECONDS = 0.25
 """Interval of empty tables for a followed query without new rows."""
@@ -89,6 +90,9 @@ class ShellTarget(Protocol):
 
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """Drop a stream; raises if queries read it, unless `cascade` removes them."""
+
+    def rescale(self, partitions: PartitionSetting) -> tuple[int, int, bool]:
+        """Change the number of key partitions; return the number before, from the next batch on, and whether it is automatic."""
 
     def explain(self) -> str:
         """Return the shared operators and the queries that use them as text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -11,8 +11,9 @@ from fastapi import Query as Parameter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
-from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess, find_identity
-from headrace.service.metrics import build_overview, render_metrics
+from headrace.runtime.partition_scaling import MAX_PARTITIONS
+from headrace.service.api.common import COMMON_ERRORS, AdminAccess, HostDep, LatencyInfo, ReadAccess, find_identity
+from headrace.service.metrics import build_overview, describe_partitions, render_metrics
 from headrace.service.problems import Problem
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
@@ -114,6 +115,25 @@ class OverviewPoint(BaseModel):
     live: int = Field(description="Live queries at the end of the second.")
 
 
+class PartitionsInfo(BaseModel):
+    """The key partitions of the session."""
+
+    partitions: int = Field(description="The number after the last micro-batch.")
+    next: int = Field(
+        description="The number from the next micro-batch on, unless it is automatic and the load asks for another."
+    )
+    auto: bool = Field(description="Whether the number follows parallelism and load.")
+    parallelism: int = Field(description="The number of tasks that run at the same time.")
+
+
+class RescaleRequest(BaseModel):
+    """A number of key partitions."""
+
+    partitions: Annotated[int, Field(strict=True, ge=1, le=MAX_PARTITIONS)] | Literal["auto"] = Field(
+        description='The number of key partitions; "auto" lets it follow the parallelism of the back-end and the load.'
+    )
+
+
 class Overview(BaseModel):
     """Current rates, latency and watermark."""
 
@@ -125,7 +145,63 @@ class Overview(BaseModel):
     watermark: str | None = Field(description="The minimum over all streams.")
     lag_seconds: float | None = Field(description="How far the watermark is behind the wall clock.")
     batch: int
+    partitions: PartitionsInfo
     history: list[OverviewPoint]
+
+
+class StreamProgress(BaseModel):
+    """A stream in a micro-batch."""
+
+    start: Any = Field(description="The position before the batch, as its source writes it; null at the start of the stream.")
+    end: Any = Field(description="The position after the batch.")
+    input_rows: int
+    input_rows_per_second: float | None = Field(description="Rows by the time since the micro-batch before.")
+    processed_rows_per_second: float | None = Field(description="Rows by the duration of the micro-batch.")
+    watermark: str | None
+    late_rows: int = Field(description="Rows that were late for a query, once for each such query.")
+    lag_rows: int | None = Field(description="Rows that the source has and that are not read yet, where it knows.")
+
+
+class OperatorProgress(BaseModel):
+    """All operators of a kind, in all partitions."""
+
+    input_rows: int = Field(description="Rows, or partial aggregates, that the reduce stage received.")
+    emitted_rows: int
+    state_bytes: int
+    state_rows: int
+
+
+class StateSize(BaseModel):
+    """The state of all open windows."""
+
+    bytes: int
+    rows: int
+
+
+class BatchProgress(BaseModel):
+    """The progress of a micro-batch."""
+
+    batch: int
+    timestamp: str = Field(description="When it was committed.")
+    duration_ms: dict[str, int] = Field(
+        description="Milliseconds by step: planning, log, preparation, run (of which map and reduce are the slowest tasks), "
+        "record, commit, cleanup, delivery, total."
+    )
+    input_rows: int
+    input_rows_per_second: float | None
+    processed_rows_per_second: float | None
+    emitted_rows: int
+    emitted_by_query: dict[str, int]
+    live_queries: int
+    added: list[str]
+    removed: list[str]
+    failed: dict[str, str] = Field(description="Errors by query.")
+    changes: list[str] = Field(description="New epochs, join plans and partition counts.")
+    partitions: int
+    map_tasks: int
+    state: StateSize
+    operators: dict[str, OperatorProgress] = Field(description="By kind: aggregation, sessions, join, stateless.")
+    streams: dict[str, StreamProgress]
 
 
 class BatchInfo(BaseModel):
@@ -172,6 +248,13 @@ def get_overview(host: HostDep, _: ReadAccess) -> Overview:
     return Overview(**build_overview(host))
 
 
+@router.post("/v1/rescale")
+def rescale(request: RescaleRequest, host: HostDep, _: AdminAccess) -> PartitionsInfo:
+    """Change the number of key partitions; the next micro-batch repartitions the state. Queries and results stay the same."""
+    host.session.rescale(request.partitions)
+    return PartitionsInfo(**describe_partitions(host.session))
+
+
 @router.get("/v1/events")
 def list_events(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge=1, le=1000)] = 200) -> list[EventInfo]:
     """Return the newest events, oldest first, across restarts: queries added, removed and failed, epochs, plan changes."""
@@ -194,6 +277,12 @@ def list_batches(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge
         )
         for batch in host.session.done()[-most:]
     ]
+
+
+@router.get("/v1/progress")
+def list_progress(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge=1, le=60)] = 1) -> list[BatchProgress]:
+    """Return the progress of the newest micro-batches, oldest first: durations by step, rows, streams, operators, state."""
+    return [BatchProgress.model_validate(document) for document in host.session.recent_progress[-most:]]
 
 
 @router.get(

@@ -97,6 +97,7 @@ export const check = (sql, signal) => json("POST", "/v1/check", { body: { sql },
 export const add = (sql, name) => json("POST", "/v1/queries?wait=10", { body: name ? { sql, name } : { sql } });
 export const replace = (name, sql) => json("PUT", `${named(name)}?wait=10`, { body: { sql } });
 export const remove = (name) => json("DELETE", named(name));
+export const rescale = (partitions) => json("POST", "/v1/rescale", { body: { partitions } });
 export const plan = () => json("GET", "/v1/plan");
 export const batches = (most) => json("GET", `/v1/batches?most=${most}`);
 export const events = () => json("GET", "/v1/events");

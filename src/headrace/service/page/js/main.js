@@ -10,6 +10,7 @@ import { PlanView } from "/page/js/plan.js";
 import { every } from "/page/js/poll.js";
 import { QueryList } from "/page/js/queries.js";
 import { Reports } from "/page/js/reports.js";
+import { startRescaling } from "/page/js/rescale.js";
 import { Results } from "/page/js/results.js";
 import { go, startRoute, toQuery } from "/page/js/route.js";
 import { get, set, watch } from "/page/js/state.js";
@@ -92,6 +93,7 @@ startRoute();
 startTheme();
 startDialogs();
 startOverview();
+startRescaling();
 const results = new Results();
 const workbench = new Workbench(results);
 new QueryList({

@@ -2,6 +2,7 @@
 
 import { at, h, mark, s, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
+import { openRescaling } from "/page/js/rescale.js";
 import { watch } from "/page/js/state.js";
 
 const WIDTH = 96;
@@ -56,7 +57,22 @@ const TILES = [
     note: () => "duration of the last",
     line: "batch_seconds",
   },
+  {
+    id: "partitions",
+    title: "Partitions",
+    unit: "",
+    value: (o) => format.count(o.partitions?.partitions),
+    note: (o) => partitionsNote(o.partitions),
+    act: { label: "Change", title: "Change the number of key partitions", run: openRescaling },
+  },
 ];
+
+/** Says what comes next: another number, or that the number is automatic. */
+function partitionsNote(found) {
+  if (!found) return "";
+  if (found.next !== found.partitions) return `${format.count(found.next)} with the next batch`;
+  return found.auto ? "automatic" : `for ${format.several(found.parallelism, "core", "cores")}`;
+}
 
 /** Returns the points of a line through values, in a box; "" for fewer than two values. */
 export function sparkline(values, width = WIDTH, height = HEIGHT) {
@@ -89,7 +105,8 @@ export function startOverview() {
       },
       line,
     );
-    const figure = h("dd", null, value, h("span", { class: "tile-unit" }, tile.unit), note);
+    const act = tile.act && h("button", { type: "button", class: "link", title: tile.act.title, on: { click: tile.act.run } }, tile.act.label);
+    const figure = h("dd", null, value, h("span", { class: "tile-unit" }, act ?? tile.unit), note);
     at("overview").append(
       h("div", { class: "tile", "data-tile": tile.id }, h("dt", null, tile.title), figure, tile.line && drawing),
     );

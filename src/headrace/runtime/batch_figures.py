@@ -1,0 +1,153 @@
+"""Figures of a micro-batch beyond its counts: time by step, input by stream, rows and state by operator and partition."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.connectors import Position
+from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.model.time import MAX_TIME, MIN_TIME
+from headrace.model.window import SessionWindow
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.engine_state import EngineState
+
+LagCounter = Callable[[str, Position], int | None]
+
+
+class StepTimer:
+    """Measures the steps of a batch; a step that runs several times counts as a whole."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without steps; `clock` returns seconds."""
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def measure(self, step: str) -> Iterator[None]:
+        """Add the time of the block to a step."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[step] = self._seconds.get(step, 0.0) + self._clock() - started
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds by step, and start anew."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """A stream in a batch: positions before and after it, rows read, the watermark afterwards, rows that were late for queries.
+
+    A row that is late for three queries counts three times. `watermark` is None before the first row, and when every window is
+    closed. `lag` is the number of rows that the source has beyond `end`, where it knows.
+    """
+
+    start: Position
+    end: Position
+    rows: int = 0
+    watermark: int | None = None
+    late_rows: int = 0
+    lag: int | None = None
+
+
+@dataclass(slots=True)
+class OperatorFigures:
+    """Operators of one kind in one partition: rows received and emitted in a batch; bytes and rows of state after it."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    state_bytes: int = 0
+    state_rows: int = 0
+
+    def add(self, other: OperatorFigures) -> None:
+        """Add the figures of another partition."""
+        self.rows_in += other.rows_in
+        self.rows_out += other.rows_out
+        self.state_bytes += other.state_bytes
+        self.state_rows += other.state_rows
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFigures:
+    """The figures of a batch: seconds by step, streams by name, and operators by (kind, partition).
+
+    The kinds are aggregation, sessions, join and stateless.
+    """
+
+    steps: Mapping[str, float] = field(default_factory=dict)
+    streams: Mapping[str, StreamFigures] = field(default_factory=dict)
+    operators: Mapping[tuple[str, int], OperatorFigures] = field(default_factory=dict)
+
+    def sum_by_kind(self) -> dict[str, OperatorFigures]:
+        """Return the figures of each kind of operator over all partitions."""
+        totals: dict[str, OperatorFigures] = {}
+        for (kind, _), figures in sorted(self.operators.items()):
+            totals.setdefault(kind, OperatorFigures()).add(figures)
+        return totals
+
+
+def collect_stream_figures(
+    before: EngineState, after: EngineState, entry: BatchLogEntry, reports: Sequence[MapReport], count_lag: LagCounter
+) -> dict[str, StreamFigures]:
+    """Return the figures of every declared stream after a batch."""
+    late: Counter[str] = Counter()
+    for report in reports:
+        for (_, name), rows in report.late_rows.items():
+            late[name] += rows
+    figures = {}
+    for name, stream in after.declared_streams().items():
+        start = before.streams[name].position if name in before.streams else None
+        end = entry.positions.get(name, start)
+        mark = after.watermark_of((name,))
+        rows = sum(report.row_counts.get(name, 0) for report in reports)
+        watermark = None if mark in {MIN_TIME, MAX_TIME} else mark
+        figures[stream.stream.name] = StreamFigures(start, end, rows, watermark, late[name], count_lag(name, end))
+    return figures
+
+
+def collect_operator_figures(
+    state: EngineState, live: Mapping[int, LiveQuery], reports: Sequence[ReduceReport]
+) -> dict[tuple[str, int], OperatorFigures]:
+    """Return rows and state by kind of operator and partition."""
+    kinds = {number: find_operator_kind(query.plan) for number, query in live.items()}
+    figures: dict[tuple[str, int], OperatorFigures] = {}
+    for report in reports:
+        for kind, rows in report.input_rows.items():
+            figures.setdefault((kind, report.partition), OperatorFigures()).rows_in += rows
+        for number, rows in report.emitted_rows.items():
+            if number in kinds:
+                figures.setdefault((kinds[number], report.partition), OperatorFigures()).rows_out += rows
+    for kind, refs in (
+        ("aggregation", state.aggregation_refs),
+        ("sessions", state.session_refs),
+        ("join", state.join_buffer_refs),
+    ):
+        for ref in refs:
+            _add_state(figures, kind, ref.partition, ref.bytes, ref.rows)
+    for segment in state.store_refs:
+        _add_state(figures, "join", segment.partition, segment.bytes, segment.row_count)
+    return figures
+
+
+def _add_state(figures: dict[tuple[str, int], OperatorFigures], kind: str, partition: int, size: int, rows: int) -> None:
+    entry = figures.setdefault((kind, partition), OperatorFigures())
+    entry.state_bytes += size
+    entry.state_rows += rows
+
+
+def find_operator_kind(plan: LogicalQuery) -> str:
+    """Return the kind of the operator that emits the results of a query: aggregation, sessions, join or stateless."""
+    if isinstance(plan, AggregateQuery):
+        return "sessions" if isinstance(plan.window, SessionWindow) else "aggregation"
+    return "join" if isinstance(plan, WindowJoinQuery | SlidingJoinQuery) else "stateless"
