@@ -475,18 +475,16 @@ class Session:
         run_all_steps([self.stop, self._delivery.wait, self._observer.listeners.wait, self._mark_closed, *self._cleanup])
 
     def _mark_closed(self) -> None:
-        self._closed = True
-        self._notify_state_changed()
+        with self._state_changed:
+            self._closed = True
+            self._state_changed.notify_all()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
         return bind_query(sql, self.catalog).schema.to_arrow()
 
     def done(self) -> list[CommittedBatch]:
-        """Return the most recent micro-batches of this session, oldest first.
-
-        Only the newest 60 of them have row counts by query (`emitted_by`).
-        """
+        """Return the most recent micro-batches, oldest first; the newest 60 have row counts by query (`emitted_by`)."""
         with self._lock:
             return self._observer.history.list_all()
 
