@@ -68,6 +68,7 @@ def _find_code(code: CodeType, name: str) -> CodeType:
 
 _POSIX, _CHECKPOINT, _COORDINATOR = "storage/posix.py", "storage/checkpoint.py", "runtime/coordinator.py"
 _PUBLICATION = "runtime/sink_publication.py"
+_MANIFESTS = "storage/manifests.py"
 _OUTCOME, _REDUCE, _MAP = "runtime/batch_outcome.py", "engine/reduce_stage.py", "engine/map_stage.py"
 
 PLANTED_BUGS = (
@@ -96,25 +97,28 @@ PLANTED_BUGS = (
         "        for folder in ():\n            self.store.sweep_scratch(",
     ),
     PlantedBug(
-        "two sessions may lock a checkpoint", _CHECKPOINT, "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
+        "two sessions may lock a checkpoint",
+        "storage/checkpoint_lock.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
     ),
     PlantedBug(
         "state files are not swept",
         _CHECKPOINT,
-        "        for folder in _SWEPT_FOLDERS:\n            for key",
-        "        for folder in _SWEPT_FOLDERS[1:]:\n            for key",
+        "for folder in _SWEPT_FOLDERS for key in self.store.list(folder)]",
+        "for folder in _SWEPT_FOLDERS[1:] for key in self.store.list(folder)]",
     ),
     PlantedBug(
         "recovery reads the oldest manifest",
-        _CHECKPOINT,
-        '_entry_key("manifest", batches[-1])',
-        '_entry_key("manifest", batches[0])',
+        _MANIFESTS,
+        "max(keys, key=parse_batch)",
+        "min(keys, key=parse_batch)",
     ),
     PlantedBug(
         "superseded manifests stay",
-        _CHECKPOINT,
-        '        self.store.delete(_entry_key("manifest", batch - 1))\n',
-        "",
+        _MANIFESTS,
+        "if parse_batch(key) < batch]",
+        "if parse_batch(key) < batch - 9]",
     ),
     PlantedBug(
         "workers keep the plan of an earlier epoch",
@@ -132,14 +136,14 @@ PLANTED_BUGS = (
     PlantedBug(
         "the log entry is not synced",
         _CHECKPOINT,
-        'documents.put_record(self.store, _entry_key("log", batch), entry)',
-        'documents.put_record(self.store, _entry_key("log", batch), entry, sync=False)',
+        "documents.put_record(self.store, self._log_key(batch), entry)",
+        "documents.put_record(self.store, self._log_key(batch), entry, sync=False)",
     ),
     PlantedBug(
         "the manifest is not synced",
-        _CHECKPOINT,
-        "if_absent=not self._is_refused_manifest(key))",
-        "if_absent=not self._is_refused_manifest(key), sync=False)",
+        _MANIFESTS,
+        "if_absent=not self._is_refused(key))",
+        "if_absent=not self._is_refused(key), sync=False)",
     ),
     PlantedBug(
         "files of the winning attempt are swept",
@@ -215,8 +219,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "sink files that do not count are published",
         "connectors/pending_files.py",
-        "            store.delete(key)\n",
-        "            store.rename({key: key.partition('-')[2].rpartition('-')[0] + '.jsonl'})\n",
+        "    store.delete_many(swept)\n",
+        "    store.rename({key: key.partition('-')[2].rpartition('-')[0] + '.jsonl' for key in swept})\n",
     ),
     PlantedBug(
         "names of published files are not synced",
@@ -370,8 +374,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "rows are listed before they are written",
         "connectors/memory.py",
-        "        self._store.put(file.key, [content])\n        self._log.append(asdict(file))\n",
-        "        self._log.append(asdict(file))\n        self._store.put(file.key, [content])\n",
+        "        store.put(file.key, [content])\n        self._log.append(asdict(file))\n",
+        "        self._log.append(asdict(file))\n        store.put(file.key, [content])\n",
     ),
     PlantedBug(
         "a source drops a file that is not read yet",

@@ -34,20 +34,33 @@ class StandaloneCluster:
         environment: Mapping[str, str] | None = None,
         prefixes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.folder, self._environment, self._processes = folder, dict(environment or {}), []  # type: ignore[var-annotated]
+        self.folder, self._environment, self._prefixes = folder, dict(environment or {}), prefixes or {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._start("master", "127.0.0.1", _MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             self.url = self._wait_for_text("master", r"Starting Spark master at (spark://\S+)")
             for host in hosts:
-                options = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0")
-                work = ("--work-dir", str(folder / f"work-{host}"))
-                self._start(f"worker-{host}", host, _WORKER, *options, *work, self.url, prefix=(prefixes or {}).get(host, ()))
+                self._start_worker(host)
             for host in hosts:
                 self._wait_for_text(f"worker-{host}", r"(Successfully registered) with master")
         except BaseException:
             self.close()
             raise
+
+    def _start_worker(self, host: str) -> None:
+        options = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0")
+        work = ("--work-dir", str(self.folder / f"work-{host}"))
+        self._start(f"worker-{host}", host, _WORKER, *options, *work, self.url, prefix=self._prefixes.get(host, ()))
+
+    def restart_worker(self, host: str) -> None:
+        """Kill a worker with its executors, and start another one on the same host."""
+        process = self._processes[f"worker-{host}"]
+        children = _list_children(process)
+        process.kill()
+        process.wait()
+        _kill_all(children)
+        self._start_worker(host)
 
     def _start(self, name: str, host: str, *words: str, prefix: Sequence[str] = ()) -> None:
         environment = {
@@ -62,10 +75,8 @@ class StandaloneCluster:
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             command = [*prefix, str(SPARK_HOME / "bin" / "spark-class"), *words]
-            self._processes.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-                )
+            self._processes[name] = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
 
     def _wait_for_text(self, name: str, pattern: str) -> str:
@@ -79,11 +90,11 @@ class StandaloneCluster:
 
     def list_executors(self) -> list[psutil.Process]:
         """The JVMs of executors, which are children of the workers."""
-        return [child for process in self._processes for child in _list_children(process) if _is_executor(child)]
+        return [child for process in self._processes.values() for child in _list_children(process) if _is_executor(child)]
 
     def close(self) -> None:
         """End all processes: the workers first, which end their executors, then what is left of their children."""
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             children = _list_children(process)
             process.send_signal(signal.SIGTERM)
             try:
@@ -91,9 +102,13 @@ class StandaloneCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+            _kill_all(children)
+
+
+def _kill_all(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _list_children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
