@@ -129,16 +129,12 @@ class Session:
         self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of)
         self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
-        self._delivery = ResultDelivery(
-            self._checkpoint.store,
-            is_new=self._coordinator.state.batch < 0,
-            on_failure=self._fail_query,
-            timeout=delivery_timeout,
-        )
+        is_new, store = self._coordinator.state.batch < 0, self._checkpoint.store
+        self._delivery = ResultDelivery(store, is_new=is_new, on_failure=self._fail_query, timeout=delivery_timeout)
         self._coordinator.delivered_batch = self._delivery.delivered_batch
         self.statistics = SessionStatistics(self._coordinator, self._observer)
-        self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
-        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
+        self.result_reader = ResultReader(store, lambda: self._coordinator.state.results)
+        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._streams.notify_changed)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
@@ -377,9 +373,7 @@ class Session:
         """After a commit, update the query records, deliver rows to callbacks, and fail the queries whose callback fails."""
         state = self._coordinator.state
         with self._lock:
-            for number in {*report.added, *report.removed, *report.failed}:
-                if number in self._registry.records and number in state.queries:
-                    self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+            self._registry.apply_states({*report.added, *report.removed, *report.failed}, state)
             committed = time.monotonic()
             try:
                 self._deliver_results()
@@ -449,10 +443,6 @@ class Session:
                 self._run_batch()
             return busy
 
-    def _notify_state_changed(self) -> None:
-        with self._lock:
-            self._state_changed.notify_all()
-
     @property
     def problem(self) -> str | None:
         """The error of the last micro-batch, while the background thread retries it; None if that succeeded."""
@@ -482,7 +472,7 @@ class Session:
 
     def _mark_closed(self) -> None:
         self._closed = True
-        self._notify_state_changed()
+        self._streams.notify_changed()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
@@ -581,8 +571,7 @@ class Session:
 
     def name_of(self, number: int) -> str:
         """Return the name of a query by its id, or the id as text if the session no longer knows the query."""
-        record = self._registry.records.get(number)
-        return str(number) if record is None else record.name
+        return self._registry.name_of(number)
 
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
@@ -592,8 +581,7 @@ class Session:
         if self._closed:
             raise SessionError("the session is closed")
         if self._loop.error is not None:
-            hint = "call stop() to raise it, then start() or advance() again"
-            raise SessionError("the session stopped because of an error", detail=str(self._loop.error), hint=hint)
+            raise self._loop.make_stopped_error()
 
     def __repr__(self) -> str:
         """Return the state, streams and number of queries in one line."""
