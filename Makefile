@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+OLDEST := $(VENV)-oldest-spark
+OLDEST_SPARK := 4.1
 DEMO   ?=
 TESTS  ?=
 SEEDS  ?= 1-200
@@ -12,10 +14,10 @@ export TZ := UTC
 unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast soak slopes expressions simulate browser lint format api clean java
+.PHONY: help demo test fast soak slopes expressions simulate browser oldest-spark lint format api clean java
 
 help:  ## list the recipes
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
 demo: java $(STAMP)  ## watch queries being added and removed on live streams (DEMO="--seconds 60 --queries 40")
 	@$(BIN)/headrace demo $(DEMO)
@@ -41,6 +43,11 @@ simulate: $(STAMP)  ## run the deterministic simulation (SEEDS=1-10000, or SEEDS
 browser: $(STAMP)  ## run the tests of the page, in Chromium
 	$(BIN)/python -m pytest tests/browser $(TESTS)
 
+oldest-spark: java $(STAMP)  ## run the tests with Spark on the oldest Spark that is supported, in an environment of its own
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==$(OLDEST_SPARK).*'
+	PYSPARK_PYTHON=$(abspath $(OLDEST))/bin/python $(OLDEST)/bin/python -m pytest -m spark $(or $(TESTS),tests/spark)
+
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,7 +61,7 @@ api: $(STAMP)  ## write docs/api.md from signatures and docstrings
 	$(BIN)/python scripts/make-api-reference
 
 clean:  ## remove the environment and all build output
-	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
+	rm -rf $(VENV) $(OLDEST) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.connectors import Range, Source, parse_sink
+from headrace.connectors import Range, Source
 from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
@@ -31,10 +31,10 @@ from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, Bud
 from headrace.model.time import parse_duration
 from headrace.model.types import Schema
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_session, find_schema, list_streams
-from headrace.runtime.backend import load_backend, to_source
+from headrace.runtime.backend import load_backend, probe_backend, to_sink, to_source
 from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
-from headrace.runtime.cleanup import create_temporary_folder, run_all_steps
+from headrace.runtime.cleanup import choose_folder, run_all_steps
 from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
@@ -55,17 +55,16 @@ ROWS_PER_BATCH = 4_000_000
 
 
 class Session:
-    """A shared pipeline with its streams and queries.
-
-    Use it as a context manager, or call `close` at the end.
-    """
+    """A shared pipeline with its streams and queries. Use it as a context manager, or call `close` at the end."""
 
     def __init__(
         self,
         checkpoint: str | Path | None = None,
         *,
-        master: str = "local[*]",
+        master: str | None = None,
         spark: Any = None,
+        spark_config: Mapping[str, Any] | None = None,
+        exchange: str = "auto",
         backend: str = "spark",
         partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
@@ -80,8 +79,10 @@ class Session:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
         - `checkpoint`: a directory, or a URL such as "s3://bucket/path". By default a temporary directory that `close` removes.
-        - `master`: the Spark master to start with.
-        - `spark`: a running SparkSession to use instead of starting one; `close` does not stop it.
+        - `master`: the Spark master; by default that of the running Spark, of spark-submit or spark-defaults.conf, else local[*].
+        - `spark`: a SparkSession to use; by default the running one, or a new one. `close` stops only what headrace has started.
+        - `spark_config`: settings of Spark, such as {"spark.executor.memory": "4g"}; those of spark-submit and files apply, too.
+        - `exchange`: how shuffle blocks travel: as "files" of the checkpoint, through Spark's "shuffle", or "auto".
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
         - `partitions`: the number of key partitions, or "auto": it follows the back-end's parallelism and the load. By default
           the number in the checkpoint, or the back-end's parallelism.
@@ -107,14 +108,14 @@ class Session:
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
-            folder = checkpoint if checkpoint is not None else create_temporary_folder(self._cleanup)
             set_storage_options(storage_options or {})
-            self._checkpoint = Checkpoint(folder, storage_options)
+            self._checkpoint = Checkpoint(choose_folder(checkpoint, self._cleanup), storage_options)
             self._cleanup.appendleft(self._checkpoint.close)
-            self._backend = load_backend(backend, master=master, spark=spark)
+            self._backend = load_backend(backend, master=master, spark=spark, spark_config=spark_config, exchange=exchange)
             self._cleanup.appendleft(self._backend.close)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
             self._cleanup.appendleft(self._coordinator.close)
+            probe_backend(self._backend, self._checkpoint)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             self._allows_functions = functions
             if not functions:
@@ -223,7 +224,7 @@ class Session:
         self._check_open()
         text, own_budget = sql_of(sql), parse_own_budget(budget, self.budget)
         with self._lock:
-            query_name, target = self._registry.choose_name(name), parse_sink(sink)
+            query_name, target = self._registry.choose_name(name), to_sink(sink, self._backend)
             is_recovered = query_name in self._registry
             if is_recovered:
                 record = self._registry.reattach_query(query_name, text, target, own_budget)
@@ -260,7 +261,8 @@ class Session:
         self._check_open()
         with self._lock, self._command_queue.hold_together():
             self.check(sql_of(sql))
-            target, new_budget = parse_sink(sink), parse_own_budget(budget, self.budget) or self._registry.get(name).budget
+            target = to_sink(sink, self._backend)
+            new_budget = parse_own_budget(budget, self.budget) or self._registry.get(name).budget
             check_sink(name, target, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
             return self.add(sql, name=name, sink=target, owner=owner, budget=new_budget)
@@ -479,10 +481,7 @@ class Session:
         return bind_query(sql, self.catalog).schema.to_arrow()
 
     def done(self) -> list[CommittedBatch]:
-        """Return the most recent micro-batches of this session, oldest first.
-
-        Only the newest 60 of them have row counts by query (`emitted_by`).
-        """
+        """Return the most recent micro-batches of this session, oldest first; only the newest 60 have row counts by query."""
         with self._lock:
             return self._observer.history.list_all()
 

@@ -121,10 +121,11 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
             **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
             "functions": "true",
         },
+        "Keys of spark": dict.fromkeys(session_file._SPARK_KEYS, NO_DEFAULT),
         "Keys of streams": {"source": "files", "time": REQUIRED, "watermark": "0 seconds", "max_ahead": NO_DEFAULT},
         "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "budget": NO_DEFAULT},
     }
-    assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "streams", "queries"}
+    assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "spark", "streams", "queries"}
     assert set(session_file._STREAM_KEYS) == set(tables["Keys of streams"])
     assert set(session_file._QUERY_KEYS) == set(tables["Keys of queries"])
     for kind, keys in session_file._SOURCE_KEYS.items():

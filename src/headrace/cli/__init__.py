@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": ("headrace.cli.serve", "Serve a session over HTTP: add queries and follow their results."),
     "sql": ("headrace.cli.sql", "Open a SQL shell on a service or an own session: add queries, watch results."),
     "explain": ("headrace.cli.explain", "Show what the queries of a session file share; reads no data."),
+    "package": ("headrace.cli.package", "Ship headrace to a cluster, as a zip for spark-submit --py-files."),
     "bench": ("headrace.cli.bench", "Benchmark headrace against other engines on the same data."),
 }
 

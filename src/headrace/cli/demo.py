@@ -12,9 +12,10 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from rich.live import Live
 from headrace.cli.demo_view import format_status_line, render_screen, render_summary
 from headrace.cli.explain import SharedPlans, plan_queries
 from headrace.cli.meter import BatchThread, SessionMeter, summarize_values
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout
 from headrace.connectors import RateSource
 from headrace.plan.derived import AnyQuery
@@ -333,21 +335,31 @@ def command(
     backend: Annotated[
         BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="New folder of the checkpoint; on a cluster, one that all share."),
+    ] = None,
+    master: MasterOption = None,
+    conf: SettingsOption = None,
+    exchange: ExchangeOption = None,
 ) -> None:
     """Watch queries being added to and removed from two live streams: one pipeline, no restarts. Needs no files."""
     backend.check_available()
+    arguments = {"checkpoint": checkpoint, **SparkOptions().override(master, conf, exchange).to_arguments()}
     with quiet_stdout(wanted=as_json):
-        summary = _run_demo(length, number, rate, as_json=as_json, backend=backend)
+        summary = _run_demo(length, number, rate, as_json=as_json, backend=backend, arguments=arguments)
     if as_json:
         print_json(summary)
     if summary["queries"]["failed"]:
         raise typer.Exit(1)
 
 
-def _run_demo(length: float, number: int, rate: float, *, as_json: bool, backend: BackendName) -> dict[str, Any]:
+def _run_demo(
+    length: float, number: int, rate: float, *, as_json: bool, backend: BackendName, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     console = progress_console(as_json=as_json)
     with console.status(f"starting {'Spark' if backend is BackendName.spark else 'the session'} …"):
-        session = Session(backend=backend.value)
+        session = Session(backend=backend.value, **arguments)
     with session:
         demo = Demo(session, length, number, rate)
         with console.status("warming up: starting workers, loading kernels …"):

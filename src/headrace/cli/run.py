@@ -28,6 +28,7 @@ from headrace.cli import show_error
 from headrace.cli.explain import plan_session_file
 from headrace.cli.meter import SessionMeter, run_batches
 from headrace.cli.session_file import QueryEntry, SessionFile
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import (
     BackendName,
     format_count,
@@ -268,6 +269,7 @@ class RunSettings:
     backend: BackendName
     once: bool
     as_json: bool
+    spark: SparkOptions
     partitions: PartitionSetting | None = None
 
 
@@ -291,6 +293,9 @@ def command(
     log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
     log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
+    master: MasterOption = None,
+    conf: SettingsOption = None,
+    exchange: ExchangeOption = None,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
 
@@ -303,9 +308,12 @@ def command(
     configure(log_format, log_level)
     session_file = SessionFile.load(file)
     sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
-    folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)
+    folder, spark = (
+        _choose_checkpoint(session_file, sinks, checkpoint, out, once=once),
+        session_file.spark.override(master, conf, exchange),
+    )
     chosen_partitions = parse_partitions_option(partitions) or session_file.partitions
-    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, chosen_partitions)
+    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark, chosen_partitions)
     _check_bounded(settings)
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
@@ -351,10 +359,10 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             settings.checkpoint,
             backend=settings.backend.value,
             rows_per_batch=settings.file.rows_per_batch or ROWS_PER_BATCH,
-            master=settings.file.master or "local[*]",
             functions=settings.file.functions,
             storage_options=settings.file.storage,
             partitions=settings.partitions,
+            **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None
     with session:

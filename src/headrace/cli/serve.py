@@ -20,6 +20,7 @@ from rich.console import Console
 
 from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile, StreamEntry
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import BackendName, parse_partitions_option
 from headrace.errors import HeadraceError, SourceError
 from headrace.logging import LogFormat, LogLevel, configure
@@ -92,6 +93,9 @@ def command(
     log_format: Annotated[LogFormat, typer.Option(help="Form of log lines on standard error.")] = LogFormat.text,
     log_level: Annotated[LogLevel, typer.Option(help="Least level of log lines.")] = LogLevel.warning,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
+    master: MasterOption = None,
+    conf: SettingsOption = None,
+    exchange: ExchangeOption = None,
 ) -> None:
     """Serve a session over HTTP until Ctrl-C: streams, queries, live results, and a web page.
 
@@ -102,6 +106,7 @@ def command(
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
     allowed_origins = [_parse_origin(origin) for origin in origins or ()]
     chosen_partitions = parse_partitions_option(partitions)
+    spark = (SparkOptions() if session_file is None else session_file.spark).override(master, conf, exchange).to_arguments()
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
     console = Console(stderr=True)
     configure(log_format, log_level)
@@ -117,18 +122,17 @@ def command(
         stack.callback(listening.close)
         console.print(f"starting on {backend.value} …", style="dim")
         rows = session_file.rows_per_batch if session_file and session_file.rows_per_batch else ROWS_PER_BATCH
-        master = (session_file.master if session_file else None) or "local[*]"
         functions = not no_functions and (session_file is None or session_file.functions)
         session = stack.enter_context(
             Session(
                 folder,
                 backend=backend.value,
                 rows_per_batch=rows,
-                master=master,
                 functions=functions,
                 budget=budget,
                 storage_options=session_file.storage if session_file else None,
                 partitions=chosen_partitions or (session_file.partitions if session_file else None),
+                **spark,
             )
         )
         detached = _install_session(session, session_file, console, demo=demo)

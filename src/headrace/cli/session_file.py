@@ -3,12 +3,16 @@
     checkpoint = "state"              # optional: a folder, or a URL such as s3://bucket/path
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
-    master = "local[*]"               # optional, for the Spark back-end
     partitions = 8                    # optional number of key partitions, or "auto": it follows the cores and the load
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
     endpoint = "http://127.0.0.1:9000"
+
+    [spark]                           # optional, for the Spark back-end
+    master = "local[*]"               # also at the top of the file
+    exchange = "auto"                 # auto, files or shuffle
+    config = {"spark.executor.memory" = "4g"}
 
     [streams.purchases]
     source = "files"                  # files (the default), rate or tcp
@@ -47,6 +51,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from headrace.cli.spark_options import SparkOptions, flatten_settings
 from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
 from headrace.errors import HeadraceError
 from headrace.model.budget import QueryBudget
@@ -62,8 +67,9 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
-    "streams": (dict,), "queries": (dict,), "storage": (dict,),
+    "spark": (dict,), "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
+_SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
 _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
 _SOURCE_KEYS: Mapping[str, _KeyTypes] = {
@@ -138,7 +144,7 @@ class SessionFile:
     queries: tuple[QueryEntry, ...]
     checkpoint: str | None = None
     rows_per_batch: int | None = None
-    master: str | None = None
+    spark: SparkOptions = SparkOptions()  # noqa: RUF009  a frozen value
     functions: bool = True
     storage: Mapping[str, str] = field(default_factory=dict)
     partitions: PartitionSetting | None = None
@@ -165,7 +171,7 @@ class SessionFile:
             queries,
             None if checkpoint is None else _resolve_location(path.parent, checkpoint),
             rows_per_batch,
-            top.get("master"),
+            _parse_spark(top),
             top.get("functions", True),
             {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
             _parse_partition_setting(top),
@@ -245,6 +251,18 @@ def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
         return None if setting is None else parse_partitions(setting)
     except HeadraceError as error:
         raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
+
+
+def _parse_spark(top: _TomlTable) -> SparkOptions:
+    table = _TomlTable(top.file, "spark", top.get("spark", {}))
+    table.check_keys(_SPARK_KEYS)
+    if "master" in table.values and "master" in top.values:
+        raise top.make_error("master", "is given twice, also in [spark]", hint="leave one of them out")
+    try:
+        settings = flatten_settings(table.get("config", {}))
+    except TypeError as error:
+        raise table.make_error("config", f"is invalid: {error}") from error
+    return SparkOptions(table.get("master", top.get("master")), settings, table.get("exchange"))
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

@@ -34,6 +34,7 @@ from headrace.cli.shell.repl import (
     run_prompt_loop,
 )
 from headrace.cli.shell.target import ShellTarget
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import BackendName, progress_console, quiet_stdout
 from headrace.errors import HeadraceError
 
@@ -55,21 +56,29 @@ class OpenedTarget(NamedTuple):
 
 
 def open_target(
-    place: str | None, backend: BackendName | None, token: str | None, certificates: Path | None = None
+    place: str | None,
+    backend: BackendName | None,
+    token: str | None,
+    certificates: Path | None = None,
+    spark: SparkOptions | None = None,
 ) -> OpenedTarget:
     """Open the target the user named; by default the service on the default port if it runs, otherwise the demo streams."""
+    if spark is not None and spark != SparkOptions():
+        backend = backend or BackendName.spark
+        if backend is not BackendName.spark:
+            raise typer.BadParameter("--master, --conf and --exchange apply to the Spark back-end")
     if place is None and backend is None and _is_service_listening():
         return _open_service(SERVICE, token, certificates, is_default=True)
     if place is not None and (place.startswith(("http://", "https://")) or _ADDRESS_PATTERN.fullmatch(place)):
         if backend is not None:
-            raise typer.BadParameter("--backend applies to a session in this process, not to a service")
+            raise typer.BadParameter("--backend and --master apply to a session in this process, not to a service")
         return _open_service(place if "://" in place else f"http://{place}", token, certificates)
     chosen = backend or BackendName.local
     chosen.check_available()
-    return _open_session(place, chosen, is_chosen=backend is not None)
+    return _open_session(place, chosen, spark or SparkOptions(), is_chosen=backend is not None)
 
 
-def _open_session(place: str | None, backend: BackendName, *, is_chosen: bool) -> OpenedTarget:
+def _open_session(place: str | None, backend: BackendName, spark: SparkOptions, *, is_chosen: bool) -> OpenedTarget:
     from headrace.cli.shell.embedded import (  # noqa: PLC0415  the engine, which a shell on a service does not need
         EmbeddedTarget,
         open_demo_session,
@@ -77,7 +86,7 @@ def _open_session(place: str | None, backend: BackendName, *, is_chosen: bool) -
     )
 
     if place is None:
-        session = _start_session(backend, lambda: open_demo_session(backend.value))
+        session = _start_session(backend, lambda: open_demo_session(backend.value, spark))
         reason = "" if is_chosen else f"no service at {SERVICE}, so "
         return OpenedTarget(
             EmbeddedTarget(session),
@@ -85,7 +94,7 @@ def _open_session(place: str | None, backend: BackendName, *, is_chosen: bool) -
             is_default=True,
         )
     file = SessionFile.load(Path(place), require_queries=False)
-    session = _start_session(backend, lambda: open_file_session(file, backend.value))
+    session = _start_session(backend, lambda: open_file_session(file, backend.value, file.spark.merge(spark)))
     bounded = any(stream.kind == "files" for stream in file.streams)
     note = "; reading starts with the first SELECT, TAIL or RESULTS" if bounded else ""
     return OpenedTarget(
@@ -139,6 +148,9 @@ def command(
     backend: Annotated[
         BackendName | None, typer.Option(help="Back-end of a session in this process; the default is local.")
     ] = None,
+    master: MasterOption = None,
+    conf: SettingsOption = None,
+    exchange: ExchangeOption = None,
 ) -> None:
     """Open a SQL shell on a running pipeline: add queries, watch their results, see what they share.
 
@@ -150,7 +162,7 @@ def command(
     with _exit_on_signals(), contextlib.ExitStack() as stack:
         out = sys.stdout if is_interactive else stack.enter_context(_result_output())
         stack.enter_context(quiet_stdout(wanted=not is_interactive))
-        opened = open_target(place, backend, token, tls_ca)
+        opened = open_target(place, backend, token, tls_ca, SparkOptions().override(master, conf, exchange))
         stack.callback(opened.target.close)
         runner = StatementRunner(opened.target, rows=None if as_json else TERMINAL_ROWS)
         if is_interactive:

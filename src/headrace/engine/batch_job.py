@@ -165,6 +165,7 @@ class BatchJob:
     clock: int = 0  # when the batch was planned, in microseconds since 1970
     worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
     storage_options: Mapping[str, str] = field(default_factory=dict)  # of object stores
+    exchange: str = "files"  # how large shuffle blocks travel: as files of the checkpoint, or through Spark's shuffle
 
     @property
     def store(self) -> Store:

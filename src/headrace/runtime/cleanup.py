@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 _LOG = logging.getLogger("headrace")
 
@@ -28,8 +29,10 @@ def run_all_steps(steps: Iterable[Callable[[], object]], error_before: BaseExcep
         raise first
 
 
-def create_temporary_folder(cleanup: deque[Callable[[], object]]) -> str:
-    """Create a folder, put its removal in front of the steps of a cleanup, and return its path."""
+def choose_folder(chosen: str | Path | None, steps: deque[Callable[[], object]]) -> str | Path:
+    """Return the chosen folder, or create a temporary one; a step to delete that is put before the others."""
+    if chosen is not None:
+        return chosen
     folder = tempfile.mkdtemp(prefix="headrace-")
-    cleanup.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
+    steps.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
     return folder

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session
 from headrace.cli.shell.remote import open_remote
+from headrace.cli.spark_options import SparkOptions
 from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.auth import TokenRegistry
@@ -242,7 +243,7 @@ def test_an_unreachable_service_is_refused():
 
 
 def test_the_demo_session_generates_rows_at_once():
-    target = EmbeddedTarget(open_demo_session("local"))
+    target = EmbeddedTarget(open_demo_session("local", SparkOptions()))
     try:
         wait_until(lambda: all(stream.rows for stream in target.streams()))
         assert [stream.name for stream in target.streams()] == ["purchases", "ads"]

@@ -7,6 +7,7 @@ source, declared columns only.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -106,7 +107,9 @@ class DataFrameSource:
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  a private API of Spark, used only here
 
-    return to_arrow_schema(frame.schema, timezone="UTC")
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    return to_arrow_schema(frame.schema)  # before Spark 4.2; times are in UTC
 
 
 def _count_record_batches(path: str) -> int:

@@ -4,9 +4,10 @@ Spark assigns input ranges to workers. The map stage reads them and computes par
 key partition; the reduce stage merges them, evaluates windows and writes results. A micro-batch is one Spark job, with one more
 shuffle wherever a join continues by other keys.
 
-Spark's shuffle routes the shuffle blocks and decides when the reduce stage can start. A large block does not pass through the
-JVM: it is a file in the checkpoint directory, which every worker can read, and Spark moves its name (docs/decisions/0008). The
-job uses RDDs, not DataFrames: there is nothing for Spark's query planner to plan, and planning took longer than the shuffle
+Spark's shuffle routes the shuffle blocks and decides when the reduce stage can start. With the exchange "files", a large block
+does not pass through the JVM: it is a file in the checkpoint directory, which every worker can read, and Spark moves its name
+(docs/decisions/0008). With the exchange "shuffle", Spark moves its bytes, in pieces, and no folder is shared (0019). The job
+uses RDDs, not DataFrames: there is nothing for Spark's query planner to plan, and planning took longer than the shuffle
 (0013).
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
 
 MapTask = tuple[int, Sequence[Range]]
 ShufflePayload = tuple[str, bytes]
-"""A kind and its content: a shuffle block, the name of a file with a block, a report, or an error."""
+"""A kind and its content: a shuffle block, a piece of one, the name of a file with a block, a report, or an error."""
 ShuffleRow = tuple[int, ShufflePayload]
 _MAX_INLINE_BYTES = 1 << 16
+_PIECE_BYTES = 4 << 20  # Spark copies each row several times, and refuses rows of 2 GiB
 _FULL_GC_INTERVAL = 512  # tasks
 _TASK_COUNTER = count(1)
 """Counts the tasks of this worker process."""
@@ -48,7 +51,12 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
     rows: Any = spark.parallelize(list(enumerate(tasks)), len(tasks)).mapPartitions(partial(read_select_slice_aggregate, job))
     for level in range(job.extra_shuffles + 1):
         rows = rows.partitionBy(job.partitions, int).mapPartitions(partial(merge_evaluate_route, job, level))
-    reports = [pickle.loads(content) for _, (kind, content) in rows.collect() if kind in ("outcome", "error")]
+    return collect_reports(rows.collect())
+
+
+def collect_reports(rows: Iterable[ShuffleRow]) -> list[ReduceReport]:
+    """Return the reports among the rows of the last stage; raises the first HeadraceError of a worker."""
+    reports = [pickle.loads(content) for _, (kind, content) in rows if kind in ("outcome", "error")]
     for report in reports:
         if isinstance(report, HeadraceError):
             raise report
@@ -62,7 +70,11 @@ def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[MapTask]) -> Iter
     for number, ranges in tasks:
         try:
             blocks = run_map_task(job, number, ranges)
-            payloads = [(partition, _encode_block(job, f"{block.task:05d}", partition, block)) for partition, block in blocks]
+            payloads = [
+                (partition, payload)
+                for partition, block in blocks
+                for payload in _encode_block(job, f"{block.task:05d}", partition, block)
+            ]
         except HeadraceError as error:  # sent to all partitions, to stop them
             payloads = [(partition, ("error", pickle.dumps(error))) for partition in range(job.partitions)]
         yield from payloads
@@ -103,7 +115,7 @@ def _run_reduce(job: BatchJob, received: Sequence[ShuffleRow], level: int) -> It
         yield partition, failed
         return
     try:
-        blocks = [_decode_block(job, payload) for _, payload in received]
+        blocks = [_decode_block(job, payload) for payload in _join_pieces(payload for _, payload in received)]
         report, messages = run_later_level(job, level, partition, blocks) if level else run_reduce_task(job, partition, blocks)
     except HeadraceError as error:
         yield partition, ("error", pickle.dumps(error))
@@ -111,16 +123,33 @@ def _run_reduce(job: BatchJob, received: Sequence[ShuffleRow], level: int) -> It
     yield partition, ("outcome", pickle.dumps(report))
     if level < job.extra_shuffles:
         for target, message in messages.items():
-            yield target, _encode_block(job, f"{partition:05d}-{level + 1}", target, message)
+            yield from ((target, payload) for payload in _encode_block(job, f"{partition:05d}-{level + 1}", target, message))
 
 
-def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> ShufflePayload:
-    """Return a small shuffle block inline; write a large one to a file and return its name."""
-    if block.estimate_bytes() <= _MAX_INLINE_BYTES:
-        return "block", container.pack(block)
-    key = make_attempt_key("shuffle", f"{job.batch:010d}-{sender}-{partition:05d}", ".block")
-    container.write(job.store, key, block, sync=False)
-    return "file", key.encode()
+def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> list[ShufflePayload]:
+    """Return a small shuffle block inline; a large one as the name of a file that has it, or in pieces."""
+    if job.exchange == "files" and block.estimate_bytes() > _MAX_INLINE_BYTES:
+        key = make_attempt_key("shuffle", f"{job.batch:010d}-{sender}-{partition:05d}", ".block")
+        container.write(job.store, key, block, sync=False)
+        return [("file", key.encode())]
+    content = container.pack(block)
+    if len(content) <= _PIECE_BYTES:
+        return [("block", content)]
+    starts = range(0, len(content), _PIECE_BYTES)
+    return [(f"piece {sender} {start:020d}", content[start : start + _PIECE_BYTES]) for start in starts]
+
+
+def _join_pieces(payloads: Iterable[ShufflePayload]) -> Iterator[ShufflePayload]:
+    """Yield payloads, with the pieces of each block joined; Spark may deliver them in any order."""
+    pieces: dict[str, list[ShufflePayload]] = defaultdict(list)
+    for payload in payloads:
+        kind = payload[0]
+        if kind.startswith("piece "):
+            pieces[kind.split(" ")[1]].append(payload)
+        else:
+            yield payload
+    for parts in pieces.values():
+        yield "block", b"".join(content for _, content in sorted(parts))
 
 
 def _decode_block(job: BatchJob, payload: ShufflePayload) -> Any:

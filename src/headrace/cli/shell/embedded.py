@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.cli.demo import declare_demo_streams
 from headrace.cli.session_file import SessionFile
 from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
+from headrace.cli.spark_options import SparkOptions
 from headrace.errors import NotFoundError, SessionError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
@@ -140,24 +141,23 @@ class EmbeddedTarget:
         return pa.Table.from_batches(self._session.result_reader.read_last_rows(query.id, -1, last_batch, last), query.schema)
 
 
-def open_demo_session(backend: str) -> Session:
+def open_demo_session(backend: str, spark: SparkOptions) -> Session:
     """Open a session with the two generated streams of the demo."""
-    session = Session(backend=backend)
+    session = Session(backend=backend, **spark.to_arguments())
     declare_demo_streams(session)
     return session
 
 
-def open_file_session(file: SessionFile, backend: str) -> Session:
+def open_file_session(file: SessionFile, backend: str, spark: SparkOptions) -> Session:
     """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
-    rows, master = file.rows_per_batch or ROWS_PER_BATCH, file.master or "local[*]"
-    session = Session(
-        backend=backend,
-        rows_per_batch=rows,
-        master=master,
-        functions=file.functions,
-        storage_options=file.storage,
-        partitions=file.partitions,
-    )
+    rows = file.rows_per_batch or ROWS_PER_BATCH
+    options = {
+        "functions": file.functions,
+        "storage_options": file.storage,
+        "partitions": file.partitions,
+        **spark.to_arguments(),
+    }
+    session = Session(backend=backend, rows_per_batch=rows, **options)
     try:
         for stream in file.streams:
             stream.declare(session)

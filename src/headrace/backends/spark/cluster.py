@@ -1,0 +1,239 @@
+"""A cluster at the start of a session: wait for its executors, and probe whether each of them can do the work.
+
+The probe is one small Spark job with tasks on every executor. It finds before the first micro-batch what would fail in its
+middle: another Python, no headrace, a checkpoint that only the driver sees. On a local master there is nothing to find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark import cloudpickle as untyped
+from pyspark.errors import PySparkException
+
+from headrace.backends.spark import worker_probe
+from headrace.engine.batch_job import BatchJob
+from headrace.errors import SessionError
+from headrace.storage.store import Store, make_attempt_key
+
+cloudpickle: Any = untyped
+_LOG = logging.getLogger("headrace")
+_PACKAGES = ("headrace", "pyarrow", "numpy", "numba")
+_DOCUMENT = "docs/deployment.md"
+_WAIT_SECONDS = 30.0  # for the first executor, as Spark's spark.scheduler.maxRegisteredResourcesWaitingTime
+_SETTLE_SECONDS = 2.0  # without another executor, after which those of the start are complete
+_POLL_SECONDS = 0.05
+_MAX_ROUNDS = 3
+
+
+def count_executors(context: SparkContext) -> int:
+    """Return the number of registered executors."""
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  the driver counts, too
+
+
+def wait_for_executors(context: SparkContext) -> None:
+    """Wait until the executors that Spark starts with have registered: their cores decide how many partitions there are.
+
+    The number is that of spark.executor.instances, else known when no executor has registered for two seconds. With dynamic
+    allocation executors come with the tasks, and nothing waits. Raises SessionError if none registers within 30 seconds.
+    """
+    conf = context.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return
+    expected, cores = int(conf.get("spark.executor.instances", "0")), int(conf.get("spark.cores.max", "0"))
+    start = time.monotonic()
+    is_old = bool(count_executors(context)) and time.time() - context.startTime / 1000 > _WAIT_SECONDS
+    count, changed = 0, start
+    while time.monotonic() - start < _WAIT_SECONDS:
+        now = count_executors(context)
+        if now != count:
+            count, changed = now, time.monotonic()
+        is_complete = count >= expected > 0 or context.defaultParallelism >= cores > 2
+        has_settled = not expected and time.monotonic() - changed >= _SETTLE_SECONDS
+        if count and (is_old or is_complete or has_settled):
+            return
+        time.sleep(_POLL_SECONDS)
+    if not count:
+        raise SessionError(
+            f"no executor of '{context.master}' registered within {_WAIT_SECONDS:.0f} seconds",
+            hint="see the page or the log of the cluster manager: its workers need free cores and memory for spark.executor.cores"
+            " and spark.executor.memory, and must reach this machine (spark.driver.host)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What the probe found on one executor; see `worker_probe.run_probe`."""
+
+    host: str
+    address: str
+    process: int
+    folder: str
+    python: str
+    versions: Mapping[str, str]
+    missing: Mapping[str, str]
+    unseen: Sequence[str]
+    refused: str
+    answer: str
+
+    @property
+    def place(self) -> str:
+        """The executor, for messages."""
+        address = f" ({self.address})" if self.address and self.address != self.host else ""
+        return f"{self.host}{address}, {self.folder}"
+
+
+def probe_workers(context: SparkContext, job: BatchJob) -> None:
+    """Probe every executor: packages, and whether it reads from and writes to the checkpoint of the job.
+
+    Raises SessionError that lists the executors that cannot run micro-batches, and says what to do.
+    """
+    probe_checkpoint(job, partial(_run_rounds, context))
+
+
+def probe_checkpoint(job: BatchJob, run_requests: Callable[[Mapping[str, Any]], list[WorkerReport]]) -> None:
+    """Probe workers by a function that sends them a request and returns their reports; raises as `probe_workers`."""
+    store, nonce = job.store, uuid.uuid4().hex.encode()
+    key = make_attempt_key("shuffle", "probe", ".nonce")
+    store.put(key, [nonce], sync=False)
+    try:
+        reports = run_requests({"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": _PACKAGES, "paths": ()})
+        problems = _find_problems(store, nonce, reports)
+    finally:
+        for name in store.list("shuffle"):
+            if name.startswith(key):
+                store.delete(name)
+    _raise_problems(problems)
+
+
+def probe_folder(context: SparkContext, folder: Path, use: str) -> None:
+    """Raise SessionError if an executor does not see what the driver writes into a folder; `use` says what it is for.
+
+    Of a folder that is read-only here, executors need a folder of the same path.
+    """
+    nonce = folder / f".headrace-{uuid.uuid4().hex}.tmp"  # sources ignore such names
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        nonce.touch()
+    except OSError:
+        nonce = folder
+    try:
+        reports = _run_rounds(context, {"job": b"", "key": "", "nonce": b"", "packages": (), "paths": (str(nonce),)})
+    finally:
+        if nonce != folder:
+            nonce.unlink(missing_ok=True)
+    unseen = [report.place for report in reports if report.unseen]
+    if unseen:
+        raise SessionError(
+            f"workers do not see the {use} '{folder}'",
+            detail=f"not seen on {'; '.join(unseen)}",
+            hint=f"use a folder that all machines mount at the same path, see {_DOCUMENT}",
+        )
+
+
+def _run_rounds(context: SparkContext, request: Mapping[str, Any]) -> list[WorkerReport]:
+    """Run the probe until every executor has reported; one that is busy with other jobs may be left out."""
+    reports: dict[tuple[str, int], WorkerReport] = {}
+    for _ in range(_MAX_ROUNDS):
+        executors = count_executors(context)
+        for report in _run_job(context, request, max(executors, context.defaultParallelism)):
+            reports.setdefault((report.host, report.process), report)
+        if len(reports) >= executors:
+            break
+    return sorted(reports.values(), key=lambda report: report.place)
+
+
+def _run_job(context: SparkContext, request: Mapping[str, Any], tasks: int) -> list[WorkerReport]:
+    try:
+        with pickle_by_value():
+            rows = context.parallelize(range(tasks), tasks).mapPartitions(partial(worker_probe.run_probe, request)).collect()
+    except (Py4JError, PySparkException) as error:
+        raise explain_failure(str(error)) from error
+    return [WorkerReport(**row) for row in rows]
+
+
+@contextlib.contextmanager
+def pickle_by_value() -> Iterator[None]:
+    """Send the code of the probe with the job: a worker may not have it."""
+    cloudpickle.register_pickle_by_value(worker_probe)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(worker_probe)
+
+
+def explain_failure(message: str) -> SessionError:
+    """Return the error of a probe that could not run at all."""
+    if "PYTHON_VERSION_MISMATCH" in message:
+        start = message.index("PYTHON_VERSION_MISMATCH")
+        return SessionError(
+            f"workers have another Python than the driver, which has {platform.python_version()}",
+            detail=message[start:].split("\n", 1)[0].removeprefix("PYTHON_VERSION_MISMATCH]").strip(),
+            hint=f"set PYSPARK_PYTHON to a Python of the same version on the workers, or ship one, see {_DOCUMENT}",
+        )
+    if "Cannot run program" in message:
+        start = message.index("Cannot run program")
+        return SessionError(
+            "workers do not have the Python of the driver",
+            detail=message[start:].split("\n", 1)[0],
+            hint=f"set PYSPARK_PYTHON to the path of Python on the workers, or ship an environment, see {_DOCUMENT}",
+        )
+    return SessionError("the workers of Spark cannot run tasks", detail=message.split("\n\tat ", 1)[0].strip())
+
+
+def _find_problems(store: Store, nonce: bytes, reports: Sequence[WorkerReport]) -> list[tuple[str, str]]:
+    """Return (what is wrong, what to do) for each executor that cannot run micro-batches."""
+    own, _ = worker_probe.import_packages(_PACKAGES)
+    problems: list[tuple[str, str]] = []
+    for report in reports:
+        if "headrace" in report.missing:
+            what = f"worker on {report.place} has no headrace ({report.missing['headrace']})"
+            problems.append((what, f"install it there or ship it, see {_DOCUMENT}"))
+            continue
+        for name, reason in report.missing.items():
+            problems.append((f"worker on {report.place} has no {name} ({reason})", f"install it there, see {_DOCUMENT}"))
+        for name, version in report.versions.items():
+            if _is_incompatible(name, version, own[name]):
+                what = f"worker on {report.place} has {name} {version}, the driver has {own[name]}"
+                problems.append((what, "install the same versions everywhere"))
+            elif version != own[name]:
+                _LOG.warning("worker on %s has %s %s, the driver has %s", report.place, name, version, own[name])
+        if not _has_answered(store, nonce, report):
+            what = f"worker on {report.place} cannot use the checkpoint ({report.refused or 'the driver does not see its file'})"
+            problems.append((what, f"use a folder that all machines share, or the URL of an object store, see {_DOCUMENT}"))
+    return problems
+
+
+def _is_incompatible(name: str, version: str, own: str) -> bool:
+    """Messages between driver and workers need the same headrace; of libraries, the major version must agree."""
+    return version != own if name == "headrace" else version.partition(".")[0] != own.partition(".")[0]
+
+
+def _has_answered(store: Store, nonce: bytes, report: WorkerReport) -> bool:
+    """Return whether the driver reads what the worker wrote into the checkpoint."""
+    try:
+        return bool(report.answer) and store.get(report.answer) == nonce
+    except FileNotFoundError:
+        return False
+
+
+def _raise_problems(problems: Sequence[tuple[str, str]]) -> None:
+    if problems:
+        lines = [what for what, _ in problems]
+        raise SessionError(
+            lines[0] if len(lines) == 1 else f"{len(lines)} workers cannot run micro-batches",
+            detail="" if len(lines) == 1 else "; ".join(lines),
+            hint="; ".join(dict.fromkeys(hint for _, hint in problems)),
+        )

@@ -1,0 +1,162 @@
+"""The back-end for Spark Connect: the same stages by DataFrames, where there is no SparkContext and so are no RDDs.
+
+A micro-batch is one query of Spark: a row for each map task, `mapInArrow` for the map stage, `repartitionById` for the shuffle
+and `mapInArrow` for each level of the reduce stage. The functions in `pipeline` do the work; their rows become Arrow batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+from headrace.backends.spark import pipeline
+from headrace.backends.spark.cluster import WorkerReport, explain_failure, pickle_by_value, probe_checkpoint
+from headrace.backends.spark.job_errors import make_job_error
+from headrace.backends.spark.worker_probe import run_probe_on_batches
+from headrace.connectors import Range
+from headrace.engine.batch_job import BatchJob, ReduceReport
+from headrace.engine.worker_limits import exceeded_time_error
+from headrace.errors import SessionError
+from headrace.storage.fault_points import reach_fault_point
+from headrace.storage.posix import PosixStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.backends.spark.pipeline import ShuffleRow
+
+_COLUMNS = "target int, kind string, content binary"
+_SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.string()), ("content", pa.binary())])
+_PROBED_PARTITIONS = 10_000
+
+
+class ConnectBackend:
+    """Runs micro-batches as queries of a Spark Connect session, one at a time; `close` leaves the session to its owner."""
+
+    def __init__(self, spark: Any, *, exchange: str = "auto") -> None:
+        """Use a Spark Connect session. `exchange` is as for `SparkBackend`, but "auto" is the shuffle."""
+        self._spark, self._exchange = spark, exchange
+        self._parallelism = self._find_parallelism()
+
+    def _find_parallelism(self) -> int:
+        """Return the number of partitions that Spark gives to a range: its default parallelism, which only the server knows."""
+        numbers = self._spark.range(_PROBED_PARTITIONS).select(functions.spark_partition_id().alias("id"))
+        return int(numbers.distinct().count())
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that Spark runs concurrently."""
+        return self._parallelism
+
+    @property
+    def exchange(self) -> str:
+        """How large shuffle blocks travel: "files" or "shuffle"."""
+        return "shuffle" if self._exchange == "auto" else self._exchange
+
+    def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
+        """Run a micro-batch, then remove its shuffle files; raises as `SparkBackend.run`."""
+        reach_fault_point(job.directory, "stage one")
+        expired = threading.Event()
+        try:
+            with self._interrupt_after(job.max_seconds, f"headrace-{job.attempt}", expired):
+                rows = self._collect(replace(job, exchange=self.exchange), tasks)
+        except PySparkException as error:
+            if expired.is_set():
+                raise exceeded_time_error(job.max_seconds) from error
+            raise make_job_error(job.batch, str(error)) from error
+        reach_fault_point(job.directory, "stage two")
+        for key in job.store.list("shuffle") if self.exchange == "files" else ():
+            job.store.delete(key)
+        return pipeline.collect_reports(rows)
+
+    def _collect(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ShuffleRow]:
+        """Run all stages; return the rows of the last one."""
+        rows = [(number, ("task", pickle.dumps(ranges))) for number, ranges in enumerate(tasks)]
+        frame: DataFrame = self._spark.createDataFrame(pa.Table.from_batches(list(_encode_rows(rows)), _SCHEMA))
+        frame = _shuffle(frame, len(tasks)).mapInArrow(lambda batches: _run_map_stage(job, batches), _COLUMNS)
+        for level in range(job.extra_shuffles + 1):
+            frame = _append_reduce_stage(_shuffle(frame, job.partitions), job, level)
+        return list(_decode_rows(frame.toArrow().to_batches()))
+
+    @contextlib.contextmanager
+    def _interrupt_after(self, seconds: float, tag: str, expired: threading.Event) -> Iterator[None]:
+        """Interrupt the operations of the block after a time; 0 seconds are unlimited. Sets `expired`."""
+
+        def interrupt() -> None:
+            expired.set()
+            self._spark.interruptTag(tag)
+
+        timer = threading.Timer(seconds, interrupt)
+        timer.daemon = True
+        if seconds:
+            timer.start()
+        self._spark.addTag(tag)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._spark.removeTag(tag)
+
+    def probe(self, job: BatchJob) -> None:
+        """Check that workers can run the micro-batches of a checkpoint; raises SessionError with those that cannot.
+
+        The client of Spark Connect knows no executors: the probe has as many tasks as run at the same time.
+        """
+        if self._exchange == "files" and not isinstance(job.store, PosixStore):
+            raise SessionError("exchange 'files' needs a checkpoint in a folder")
+        probe_checkpoint(job, self._run_probe)
+
+    def _run_probe(self, request: Mapping[str, Any]) -> list[WorkerReport]:
+        numbers = self._spark.range(0, self._parallelism, 1, self._parallelism)
+        try:
+            with pickle_by_value():
+                frame = numbers.mapInArrow(partial(run_probe_on_batches, request), "report binary")
+                rows = frame.toArrow()["report"].to_pylist()
+        except PySparkException as error:
+            raise explain_failure(str(error)) from error
+        reports = (WorkerReport(**pickle.loads(row)) for row in rows)
+        return list({(report.host, report.process): report for report in reports}.values())
+
+    def close(self) -> None:
+        """Do nothing: the Spark Connect session belongs to its owner."""
+
+
+def _append_reduce_stage(frame: DataFrame, job: BatchJob, level: int) -> DataFrame:
+    return frame.mapInArrow(lambda batches: _run_reduce_stage(job, level, batches), _COLUMNS)
+
+
+def _shuffle(frame: DataFrame, partitions: int) -> DataFrame:
+    """Move every row to the partition that it names."""
+    return frame.repartitionById(partitions, "target")
+
+
+def _run_map_stage(job: BatchJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    tasks = ((number, pickle.loads(content)) for number, (_, content) in _decode_rows(batches))
+    return _encode_rows(pipeline.read_select_slice_aggregate(job, tasks))
+
+
+def _run_reduce_stage(job: BatchJob, level: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return _encode_rows(pipeline.merge_evaluate_route(job, level, _decode_rows(batches)))
+
+
+def _encode_rows(rows: Iterable[ShuffleRow]) -> Iterator[pa.RecordBatch]:
+    """Yield an Arrow batch for each row: a row may have several MiB, and a batch at most 2 GiB."""
+    for target, (kind, content) in rows:
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([target], pa.int32()), pa.array([kind]), pa.array([content], pa.binary())], schema=_SCHEMA
+        )
+
+
+def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShuffleRow]:
+    for batch in batches:
+        targets, kinds, contents = (column.to_pylist() for column in batch.columns)
+        yield from ((target, (kind, content)) for target, kind, content in zip(targets, kinds, contents, strict=True))

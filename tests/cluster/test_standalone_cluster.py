@@ -1,0 +1,158 @@
+"""Spark's standalone cluster manager with two workers, as processes: shared folders, exchanges, a killed executor, shipped code.
+
+driver ── spark://127.0.0.1 ─┬─ worker 127.0.0.1, one core
+                             └─ worker 127.0.0.2, one core, which sees another folder in the place of `private`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.cli.package import write_zip
+from headrace.engine.kernels import unpack_kernels
+from support.every_kind_runs import run_every_kind
+from support.standalone_cluster import SPARK_HOME, StandaloneCluster
+
+pytestmark = pytest.mark.spark
+LIMIT_SECONDS = 300
+ROOT, PACKAGE = Path(__file__).resolve().parents[2], Path(headrace.__file__).parent
+OTHER = "127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("cluster")
+    (base / "private" / "in").mkdir(parents=True)
+    return base
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[StandaloneCluster]:
+    """A cluster whose second worker has a file system of its own in the place of a folder; that needs the rights of root."""
+    hide = ["unshare", "-m", "bash", "-c", f'mount -t tmpfs none {folder / "private"} && exec "$@"', "worker"]
+    running = StandaloneCluster(folder / "processes", ("127.0.0.1", OTHER), prefixes={OTHER: hide} if can_hide_folders() else {})
+    try:
+        yield running
+        executors = running.list_executors()
+    finally:
+        running.close()
+    assert not any(process.is_running() for process in executors)
+
+
+def can_hide_folders() -> bool:
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def environments(folder: Path) -> Path:
+    """Environments of Python with all libraries: `bare` without headrace, and `shipped.tar.gz` with headrace."""
+    place = folder / "environments"
+    venv.create(place / "bare", symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(place / "bare")}))
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # without what is editable there
+    write_zip(place / "headrace.zip")
+    with tarfile.open(place / "shipped.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(place / "bare", ".")
+        archive.add(PACKAGE, packages.relative_to(place / "bare") / "headrace")
+    return place
+
+
+def make_environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH"))}
+    return {**kept, "HEADRACE_FSYNC": "off", **variables}
+
+
+@pytest.fixture(scope="module")
+def report(cluster: StandaloneCluster, folder: Path, environments: Path) -> dict[str, Any]:
+    """The findings of a driver program on the cluster."""
+    words = [cluster.url, folder / "shared", folder / "private", environments, folder / "report.json"]
+    source = os.pathsep.join([str(ROOT / "tests"), str(PACKAGE.parent)])
+    completed = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("cluster_driver.py")), *map(str, words)],
+        env=make_environment(PYTHONPATH=source), cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    return json.loads((folder / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run_every_kind(tmp_path_factory.mktemp("reference"), "reference", backend="reference")["results"]
+
+
+def test_partitions_are_the_cores_of_the_executors_that_registered(report: dict[str, Any]) -> None:
+    assert (report["partitions"], report["exchange"]) == (2, "files")
+
+
+@pytest.mark.parametrize("run", ["files", "shuffle", "archive"])
+def test_queries_of_every_kind_equal_the_reference(report: dict[str, Any], expected: dict[str, Any], run: str) -> None:
+    assert report[run] == {"results": expected, "partitions": 2}
+    assert all(expected.values())
+
+
+def test_large_blocks_pass_by_name_or_through_the_shuffle(report: dict[str, Any]) -> None:
+    assert report["large files"] == {"equal": True, "rows": 90_000, "suffixes": [".block"], "left": []}
+    assert report["large shuffle"] == {"equal": True, "rows": 90_000, "suffixes": [".part"], "left": []}
+
+
+def test_an_executor_dies_and_no_row_is_lost_or_counted_twice(report: dict[str, Any]) -> None:
+    assert report["killed"]["killed"]
+    assert report["killed"]["rows"] == [[key, key * 100, 100] for key in range(7)]
+
+
+def test_folders_that_a_worker_does_not_see_are_errors(report: dict[str, Any]) -> None:
+    errors = report["hidden"]
+    assert errors["seen"].startswith("no error")
+    if not can_hide_folders():
+        pytest.skip("a worker with another file system needs the rights of root")
+    assert re.match(rf"worker on .* \({OTHER}\).* cannot use the checkpoint .*FileNotFoundError", errors["checkpoint"])
+    assert errors["checkpoint"].endswith("share, or the URL of an object store, see docs/deployment.md")
+    assert re.match(r"workers do not see the folder of the stream '.*private/in'\ndetail: not seen on ", errors["source"])
+    assert re.match(r"workers do not see the folder of the sink '.*private/out'\ndetail: not seen on ", errors["sink"])
+
+
+def test_workers_without_headrace_are_named(report: dict[str, Any]) -> None:
+    assert report["bare"].startswith("2 workers cannot run micro-batches\ndetail: worker on ")
+    assert "has no headrace (ModuleNotFoundError: No module named 'headrace')" in report["bare"]
+    assert report["bare"].endswith("hint: install it there or ship it, see docs/deployment.md")
+
+
+@pytest.mark.usefixtures("report")  # which compiles the kernels
+def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneCluster, folder: Path, environments: Path) -> None:
+    """Neither driver nor workers have headrace: it comes with --py-files, and its kernels are unpacked to a folder."""
+    (folder / "tmp").mkdir()
+    zip_file, root = environments / "headrace.zip", folder / "tmp" / f"headrace-{os.getuid()}"
+    kernels = unpack_kernels(str(zip_file), "headrace/engine/kernels/", root)
+    shutil.copytree(PACKAGE / "engine" / "kernels" / "__pycache__", kernels / "__pycache__")
+    compiled = {path.name for path in kernels.rglob("*.nbc")}
+    assert compiled
+    example = next(block for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    place = "print('kernels', __import__('headrace.engine.kernels.group', fromlist=['x']).__file__)\n"
+    (folder / "example.py").write_text(example + place)
+    submit = [
+        str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url, "--py-files", str(zip_file),
+        "--executor-memory", "512m", "--conf", f"spark.executorEnv.TMPDIR={folder / 'tmp'}", str(folder / "example.py"),
+    ]  # fmt: skip
+    python, temporary = str(environments / "bare" / "bin" / "python"), str(folder / "tmp")
+    variables = {"PYSPARK_PYTHON": python, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": temporary}
+    completed = subprocess.run(
+        submit, cwd=folder, env=make_environment(**variables), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert "42.5" in completed.stdout
+    assert f"kernels {kernels / 'group.py'}" in completed.stdout
+    assert {path.name for path in root.rglob("*.nbc")} == compiled  # driver and workers found what was compiled before

@@ -1,0 +1,173 @@
+"""What the driver makes of a cluster: how long it waits for executors, and what it says about their reports."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.backends.spark import cluster, worker_probe
+from headrace.backends.spark.cluster import WorkerReport
+from headrace.engine.batch_job import BatchJob
+from headrace.errors import SessionError
+from headrace.storage.posix import PosixStore
+
+NONCE = b"nonce"
+OWN, _ = worker_probe.import_packages(cluster._PACKAGES)
+
+
+class StubContext:
+    """A SparkContext whose executors register at given times of a clock that `sleep` moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, registered: list[float], **settings: str) -> None:
+        self.now, self.registered, self.settings, self.master = 1000.0, registered, settings, "spark://host:7077"
+        self.startTime = 1_000_000
+        monkeypatch.setattr(cluster, "time", self)
+        monkeypatch.setattr(cluster, "count_executors", lambda context: context.count())
+
+    def count(self) -> int:
+        return sum(self.now - 1000.0 >= second for second in self.registered)
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802  Spark's name
+        return max(2, self.count())
+
+    def getConf(self) -> Any:  # noqa: N802
+        return {name.replace("_", "."): value for name, value in self.settings.items()}
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait(self) -> tuple[float, int]:
+        """Wait as a session does; return the seconds that it took and the executors that there are then."""
+        cluster.wait_for_executors(self)
+        return round(self.now - 1000.0), self.count()
+
+
+# executors     1   2                     registered at these seconds
+# |-------------|---|--------|            two seconds without another one end the wait
+@pytest.mark.parametrize(
+    ("registered", "settings", "seconds", "executors"),
+    [
+        ([3.0, 4.0], {}, 6, 2),
+        ([3.0, 4.0, 9.0], {}, 6, 2),
+        ([3.0, 4.0, 9.0], {"spark_executor_instances": "3"}, 9, 3),
+        ([3.0, 4.0], {"spark_executor_instances": "3"}, 30, 2),
+        ([3.0, 4.0, 5.0], {"spark_cores_max": "3"}, 5, 3),
+        ([], {"spark_dynamicAllocation_enabled": "true"}, 0, 0),
+    ],
+)
+def test_a_session_waits_for_executors(monkeypatch, registered, settings, seconds, executors):
+    assert StubContext(monkeypatch, registered, **settings).wait() == (seconds, executors)
+
+
+def test_a_spark_that_has_run_for_a_while_has_its_executors(monkeypatch):
+    context = StubContext(monkeypatch, [0.0])
+    context.startTime = (1000 - 60) * 1000
+    assert context.wait() == (0, 1)
+
+
+def test_a_cluster_without_executors_is_an_error(monkeypatch):
+    with pytest.raises(
+        SessionError, match=r"no executor of 'spark://host:7077' registered within 30 seconds\nhint: see the page"
+    ):
+        StubContext(monkeypatch, []).wait()
+
+
+def make_report(**changes: Any) -> WorkerReport:
+    values = {
+        "host": "node1", "address": "", "process": 7, "folder": "/work", "python": "3.11.7", "versions": OWN, "missing": {},
+        "unseen": (), "refused": "", "answer": "answer", **changes,
+    }  # fmt: skip
+    return WorkerReport(**values)
+
+
+def find_problems(tmp_path: Path, *reports: WorkerReport) -> list[tuple[str, str]]:
+    store = PosixStore(tmp_path)
+    store.put("answer", [NONCE])
+    return cluster._find_problems(store, NONCE, reports)
+
+
+def test_a_worker_like_the_driver_has_no_problem(tmp_path, caplog):
+    assert find_problems(tmp_path, make_report()) == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"missing": {"headrace": "ModuleNotFoundError: No module named 'headrace'"}, "answer": ""}, "has no headrace"),
+        ({"missing": {"numba": "ImportError"}}, r"has no numba \(ImportError\)"),
+        ({"versions": {**OWN, "headrace": "0.0.1"}}, "has headrace 0.0.1, the driver has"),
+        ({"versions": {**OWN, "pyarrow": "1.0"}}, "has pyarrow 1.0, the driver has"),
+        ({"answer": "", "refused": "FileNotFoundError: x"}, r"cannot use the checkpoint \(FileNotFoundError: x\)"),
+        ({"answer": "elsewhere"}, r"cannot use the checkpoint \(the driver does not see its file\)"),
+    ],
+)
+def test_a_worker_that_cannot_do_the_work_is_named(tmp_path, changes, problem):
+    problems = find_problems(tmp_path, make_report(), make_report(host="node2", **changes))
+    assert len(problems) == 1
+    with pytest.raises(SessionError, match=rf"^worker on node2, /work {problem}") as caught:
+        cluster._raise_problems(problems)
+    assert caught.value.hint
+
+
+def test_several_workers_make_one_error(tmp_path):
+    reports = [make_report(host=host, answer="", refused="gone") for host in ("node1", "node2")]
+    with pytest.raises(
+        SessionError, match=r"^2 workers cannot run micro-batches\ndetail: worker on node1.*; worker on node2"
+    ) as caught:
+        cluster._raise_problems(find_problems(tmp_path, *reports))
+    assert caught.value.hint.count("use a folder that all machines share, or the URL of an object store") == 1
+
+
+def test_another_minor_version_of_a_library_is_a_warning(tmp_path, caplog):
+    major = OWN["numpy"].partition(".")[0]
+    with caplog.at_level(logging.WARNING, "headrace"):
+        assert find_problems(tmp_path, make_report(versions={**OWN, "numpy": f"{major}.999"})) == []
+    assert f"has numpy {major}.999" in caplog.text
+
+
+def test_the_probe_reads_the_nonce_and_answers(tmp_path):
+    store = PosixStore(tmp_path, "id")
+    store.put("shuffle/n", [NONCE])
+    job = pickle.dumps(BatchJob(-1, 1, 1, str(tmp_path), {}, (), checkpoint_id="id"))
+    request = {
+        "job": job,
+        "key": "shuffle/n",
+        "nonce": NONCE,
+        "packages": ("headrace", "no_such_package"),
+        "paths": ("/nowhere",),
+    }
+    (report,) = worker_probe.run_probe(request, [])
+    assert store.get(report["answer"]) == NONCE
+    assert (list(report["missing"]), report["unseen"], report["refused"]) == (["no_such_package"], ["/nowhere"], "")
+    (other,) = worker_probe.run_probe({**request, "nonce": b"another"}, [])
+    assert (other["answer"], other["refused"]) == ("", f"{tmp_path}/shuffle/n has other content than the driver wrote")
+    (absent,) = worker_probe.run_probe({**request, "key": "shuffle/none"}, [])
+    assert absent["refused"].startswith("FileNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("x [PYTHON_VERSION_MISMATCH] Python in worker has 3.9\nat y", "workers have another Python than the driver"),
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2\n\tat x',
+            "workers do not have the Python of the driver",
+        ),
+        ("something else\n\tat org.apache", "the workers of Spark cannot run tasks\ndetail: something else$"),
+    ],
+)
+def test_a_probe_that_cannot_run_is_explained(message, expected):
+    with pytest.raises(SessionError, match=expected):
+        raise cluster.explain_failure(message)
