@@ -185,6 +185,18 @@ class RemoteSession:
         """Return the shared plan as text: every operator with the queries that use it."""
         return str(self.ask("GET", "/plan").json()["text"])
 
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The progress of the last micro-batch, as `Session.last_progress`; None before the first."""
+        documents: list[dict[str, Any]] = self.ask("GET", "/progress").json()
+        return documents[-1] if documents else None
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The progress of the newest 60 micro-batches, oldest first."""
+        documents: list[dict[str, Any]] = self.ask("GET", "/progress", params={"most": 60}).json()
+        return documents
+
     def rescale(self, partitions: int | Literal["auto"]) -> dict[str, Any]:
         """Change the number of key partitions from the next micro-batch on, as `Session.rescale`; needs the role admin.
 

@@ -406,6 +406,17 @@ class QueryRegistry:
         """Return the queries that were not removed, oldest first."""
         return [self.records[number] for number in sorted(self._ids_by_name.values())]
 
+    def name_of(self, number: int) -> str:
+        """Return the name of a query by its id, or the id as text if the query is not known any more."""
+        record = self.records.get(number)
+        return str(number) if record is None else record.name
+
+    def apply_states(self, numbers: Iterable[int], state: EngineState) -> None:
+        """Update the records of queries that a committed batch has added, removed or failed."""
+        for number in numbers:
+            if number in self.records and number in state.queries:
+                self.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+
     def drop_ended(self, known: Container[int], count: int) -> None:
         """Drop ended queries that are not in `known`, once there are far more records than the `count` of known queries."""
         if len(self.records) < 2 * count + _ENDED_RECORDS_KEPT:

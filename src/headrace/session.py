@@ -375,9 +375,7 @@ class Session:
         """After a commit, update the query records, deliver rows to callbacks, and fail the queries whose callback fails."""
         state = self._coordinator.state
         with self._lock:
-            for number in {*report.added, *report.removed, *report.failed}:
-                if number in self._registry.records and number in state.queries:
-                    self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+            self._registry.apply_states({*report.added, *report.removed, *report.failed}, state)
             committed = time.monotonic()
             try:
                 self._deliver_results()
@@ -568,8 +566,7 @@ class Session:
 
     def name_of(self, number: int) -> str:
         """Return the name of a query by its id, or the id as text if the session no longer knows the query."""
-        record = self._registry.records.get(number)
-        return str(number) if record is None else record.name
+        return self._registry.name_of(number)
 
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
@@ -579,8 +576,7 @@ class Session:
         if self._closed:
             raise SessionError("the session is closed")
         if self._loop.error is not None:
-            hint = "call stop() to raise it, then start() or advance() again"
-            raise SessionError("the session stopped because of an error", detail=str(self._loop.error), hint=hint)
+            raise self._loop.make_stopped_error()
 
     def __repr__(self) -> str:
         """Return the state, streams and number of queries in one line."""

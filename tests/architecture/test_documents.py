@@ -7,6 +7,7 @@ of shell blocks must name existing commands and files. `test_tutorial.py` runs t
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from pathlib import Path
@@ -103,6 +104,8 @@ def test_python_blocks_run(document: Document, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(headrace.session, "load_backend", load_without_spark)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger(), "handlers", list(logging.getLogger().handlers))  # a block may configure logs
+    monkeypatch.setattr(logging.getLogger("headrace"), "level", logging.getLogger("headrace").level)
     namespace: dict[str, object] = {"__name__": "document"}
     for line, block in document.list_blocks("python"):
         exec(compile("\n" * (line - 1) + block, document.path, "exec"), namespace)

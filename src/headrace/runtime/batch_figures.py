@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +70,11 @@ class OperatorFigures:
     state_bytes: int = 0
     state_rows: int = 0
 
+    def add_state(self, size: int, rows: int) -> None:
+        """Add a piece of state."""
+        self.state_bytes += size
+        self.state_rows += rows
+
     def add(self, other: OperatorFigures) -> None:
         """Add the figures of another partition."""
         self.rows_in += other.rows_in
@@ -121,29 +126,26 @@ def collect_operator_figures(
 ) -> dict[tuple[str, int], OperatorFigures]:
     """Return rows and state by kind of operator and partition."""
     kinds = {number: find_operator_kind(query.plan) for number, query in live.items()}
-    figures: dict[tuple[str, int], OperatorFigures] = {}
+    figures: dict[tuple[str, int], OperatorFigures] = defaultdict(OperatorFigures)
     for report in reports:
         for kind, rows in report.input_rows.items():
-            figures.setdefault((kind, report.partition), OperatorFigures()).rows_in += rows
+            figures[kind, report.partition].rows_in += rows
+        emitted: Counter[str] = Counter()
         for number, rows in report.emitted_rows.items():
-            if number in kinds:
-                figures.setdefault((kinds[number], report.partition), OperatorFigures()).rows_out += rows
+            emitted[kinds.get(number, "")] += rows
+        for kind, rows in emitted.items():
+            if kind:  # rows of queries that failed in this batch have none
+                figures[kind, report.partition].rows_out += rows
     for kind, refs in (
         ("aggregation", state.aggregation_refs),
         ("sessions", state.session_refs),
         ("join", state.join_buffer_refs),
     ):
         for ref in refs:
-            _add_state(figures, kind, ref.partition, ref.bytes, ref.rows)
+            figures[kind, ref.partition].add_state(ref.bytes, ref.rows)
     for segment in state.store_refs:
-        _add_state(figures, "join", segment.partition, segment.bytes, segment.row_count)
-    return figures
-
-
-def _add_state(figures: dict[tuple[str, int], OperatorFigures], kind: str, partition: int, size: int, rows: int) -> None:
-    entry = figures.setdefault((kind, partition), OperatorFigures())
-    entry.state_bytes += size
-    entry.state_rows += rows
+        figures["join", segment.partition].add_state(segment.bytes, segment.row_count)
+    return dict(figures)
 
 
 def find_operator_kind(plan: LogicalQuery) -> str:

@@ -47,6 +47,11 @@ class BatchLoop:
             return "retrying a failed micro-batch"
         return "running" if self.is_running else "open"
 
+    def make_stopped_error(self) -> SessionError:
+        """Return the error for calls after the thread has ended with one."""
+        hint = "call stop() to raise it, then start() or advance() again"
+        return SessionError("the session stopped because of an error", detail=str(self.error), hint=hint)
+
     def start(self, interval: float) -> None:
         """Start the thread; micro-batches start at least `interval` seconds apart. Raises SessionError if it runs."""
         if self._thread is not None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 _LOG = logging.getLogger("headrace")
-MAX_QUEUED_EVENTS = 1_000  # of one listener
+MAX_QUEUED_EVENTS = 10_000  # of one listener
 CLOSE_SECONDS = 5.0  # how long `close` waits for listeners
 
 

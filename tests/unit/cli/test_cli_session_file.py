@@ -40,7 +40,7 @@ def load_refused(tmp_path: Path, text: str) -> str:
         (STREAM + QUERY + "[other]\n", "unknown key 'other'"),
         (
             "checkpoints = 'x'\n" + STREAM + QUERY,
-            "keys: checkpoint, rows_per_batch, master, partitions, functions, streams, queries",
+            "keys: checkpoint, rows_per_batch, master, partitions, functions, spark, streams, queries",
         ),
         ("rows_per_batch = 'x'\n" + STREAM + QUERY, "'rows_per_batch' in .* is a string, but must be an integer"),
         ("partitions = 'many'\n" + STREAM + QUERY, "'partitions' in .* is 'many'"),

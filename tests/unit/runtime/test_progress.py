@@ -19,7 +19,20 @@ from headrace.runtime.progress import build_progress
 from headrace.runtime.task_totals import MAX_LABELS, TaskTotals, make_label
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
-STEPS = {"planning", "log", "preparation", "run", "record", "commit", "cleanup", "map", "reduce", "delivery", "total"}
+STEPS = {
+    "planning",
+    "log",
+    "preparation",
+    "run",
+    "record",
+    "commit",
+    "publication",
+    "cleanup",
+    "map",
+    "reduce",
+    "delivery",
+    "total",
+}
 
 
 def make_row(key: int, seconds: float) -> dict[str, Any]:

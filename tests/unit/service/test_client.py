@@ -170,3 +170,14 @@ def test_a_tail_survives_a_restart(service: Service, remote, monkeypatch):
     reader.join(30)
     assert not reader.is_alive()
     assert sorted(seen) == [1.0, 1.0, 2.0]
+
+
+def test_the_client_reads_progress_and_changes_partitions(remote, service: Service):
+    assert (remote.last_progress, remote.recent_progress) == (None, [])
+    assert remote.rescale(3)["next"] == 3
+    remote.add(COUNT_QUERY, name="counts")
+    service.append_and_wait(0.5)
+    assert remote.last_progress["partitions"] == 3
+    assert [document["batch"] for document in remote.recent_progress] == list(range(service.session.last_batch + 1))
+    with pytest.raises(SqlError, match="invalid request"):
+        remote.rescale("many")

@@ -185,7 +185,7 @@ class BatchProgress(BaseModel):
     timestamp: str = Field(description="When it was committed.")
     duration_ms: dict[str, int] = Field(
         description="Milliseconds by step: planning, log, preparation, run (of which map and reduce are the slowest tasks), "
-        "record, commit, cleanup, delivery, total."
+        "record, commit, publication, cleanup, delivery, total."
     )
     input_rows: int
     input_rows_per_second: float | None
