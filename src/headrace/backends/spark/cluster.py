@@ -36,6 +36,7 @@ _WAIT_SECONDS = 30.0  # for the first executor, as Spark's spark.scheduler.maxRe
 _SETTLE_SECONDS = 2.0  # without another executor, after which those of the start are complete
 _POLL_SECONDS = 0.05
 _MAX_ROUNDS = 3
+_MAX_TASKS_PER_EXECUTOR = 16
 
 
 def count_executors(context: SparkContext) -> int:
@@ -148,7 +149,8 @@ def _run_rounds(context: SparkContext, request: Mapping[str, Any]) -> list[Worke
     reports: dict[tuple[str, int], WorkerReport] = {}
     for _ in range(_MAX_ROUNDS):
         executors = count_executors(context)
-        for report in _run_job(context, request, max(executors, context.defaultParallelism)):
+        tasks = max(1, executors, min(context.defaultParallelism, _MAX_TASKS_PER_EXECUTOR * executors))
+        for report in _run_job(context, request, tasks):
             reports.setdefault((report.host, report.process), report)
         if len(reports) >= executors:
             break
