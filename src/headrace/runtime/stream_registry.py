@@ -68,11 +68,6 @@ class StreamRegistry:
             reports[name] = {**state.describe(), **health, "skipped": {**getattr(source, "skipped", {}), **state.skipped}}
         return reports
 
-    def notify_changed(self) -> None:
-        """Wake those who wait for a change of the session."""
-        with self._changed:
-            self._changed.notify_all()
-
     def raise_if_degraded(self) -> None:
         """Raise the error of the only degraded stream, or one that names all of them."""
         errors = {name: failure.error for name, failure in self._coordinator.sources.health.failures.items()}
