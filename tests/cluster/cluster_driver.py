@@ -23,7 +23,9 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.errors import HeadraceError
+from headrace.storage.locations import open_store
 from support.every_kind_runs import run_every_kind
+from support.s3_server import BUCKET, run_s3_server
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 SETTINGS = {"spark.executor.memory": "512m", "spark.executorEnv.HEADRACE_FSYNC": "off"}
@@ -105,6 +107,22 @@ def catch_error(action: Callable[[], Any]) -> str:
         return str(error)
 
 
+def run_in_s3(spark: Any) -> dict[str, Any]:
+    """Run with checkpoint, source and sink in S3, so that no folder is shared; return results, and the rows of the sink."""
+    with run_s3_server() as options:
+        root = f"s3://{BUCKET}/cluster"
+        found = run_every_kind(root, "s3", spark=spark, storage_options=options)
+        with hr.Session(f"{root}/sink-checkpoint", spark=spark, storage_options=options) as session:
+            session.create_stream("f", hr.FileSource(f"{root}/files-s3"), time="time", watermark="1 second")
+            query = session.add("SELECT k, COUNT(*) AS c FROM TUMBLE(f, '2 seconds') GROUP BY k", sink=f"jsonl:{root}/out")
+            session.drain()
+            found["exchange"], found["emitted"] = session._backend.exchange, query.emitted
+        sink = open_store(f"{root}/out", options=options)
+        found["sink rows"] = sum(len(sink.get(key).splitlines()) for key in sink.list(""))
+        found["pending"] = sink.list("_pending")
+        return found
+
+
 def probe_hidden_folders(shared: Path, private: Path, spark: Any) -> dict[str, str]:
     """Use folders that a worker does not see: as checkpoint, as source and as sink."""
     errors = {"checkpoint": catch_error(lambda: hr.Session(private / "checkpoint", spark=spark))}
@@ -132,13 +150,14 @@ def main(url: str, folder: Path, private: Path, environment: Path, report: Path)
     source = {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}  # so that workers have headrace
     with hr.Session(folder / "first", master=url, spark_config=SETTINGS | source) as first:
         findings["start"] = round(time.monotonic() - began, 1)
-        findings["exchange"], findings["partitions"] = first._backend.exchange, first._coordinator.partitions
+        findings["exchange"], findings["partitions"] = first._backend.exchange, first.partitioning.next
         spark = hr_spark()
         record("files", lambda: run_every_kind(folder, "files", spark=spark, exchange="files"))
         record("shuffle", lambda: run_every_kind(folder, "shuffle", spark=spark, exchange="shuffle"))
         record("large files", lambda: run_large_join(folder, "files", spark))
         record("large shuffle", lambda: run_large_join(folder, "shuffle", spark))
         record("hidden", lambda: probe_hidden_folders(folder, private, spark))
+        record("s3", lambda: run_in_s3(spark))
         record("killed", lambda: run_with_killed_executor(folder, spark))
     os.environ["PYSPARK_PYTHON"] = str(environment / "bare" / "bin" / "python")
     options = {"master": url, "spark_config": SETTINGS}

@@ -104,6 +104,13 @@ def test_queries_of_every_kind_equal_the_reference(report: dict[str, Any], expec
     assert all(expected.values())
 
 
+def test_checkpoint_sources_and_sinks_are_in_an_object_store(report: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = report["s3"]
+    assert (found["results"], found["partitions"], found["exchange"]) == (expected, 2, "shuffle")
+    assert found["sink rows"] == found["emitted"] > 0
+    assert found["pending"] == []
+
+
 def test_large_blocks_pass_by_name_or_through_the_shuffle(report: dict[str, Any]) -> None:
     assert report["large files"] == {"equal": True, "rows": 90_000, "suffixes": [".block"], "left": []}
     assert report["large shuffle"] == {"equal": True, "rows": 90_000, "suffixes": [".part"], "left": []}

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import headrace as hr
+from headrace.storage.locations import open_store
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 BATCHES_BEFORE_STOP, BATCHES = 4, 6
@@ -56,12 +57,14 @@ def make_rows(stream: str, batch: int) -> list[dict[str, object]]:
 
 
 class EveryKindSession:
-    """A session over a checkpoint; `folder` is outside of it and has the files of the file source.
+    """A session over a checkpoint; `folder` is outside of it and has the files of the file source. Both may be URLs.
 
     `attempt` makes every call that changes the checkpoint; a test may let it call again after an error.
     """
 
-    def __init__(self, checkpoint: Path, folder: Path, attempt: Callable[[Callable[[], object]], object] = operator.call) -> None:
+    def __init__(
+        self, checkpoint: Path | str, folder: Path | str, attempt: Callable[[Callable[[], object]], object] = operator.call
+    ) -> None:
         self.folder, self.attempt = folder, attempt
         self.received: list[object] = []
         write_file(folder, 0)  # the file source takes its columns from it
@@ -72,7 +75,7 @@ class EveryKindSession:
             attempt(partial(self.session.create_stream, name, source, time="time", watermark="1 second"))
         attempt(lambda: self.session.register_function(halve))
 
-    def _open_session(self, checkpoint: Path) -> None:
+    def _open_session(self, checkpoint: Path | str) -> None:
         self.session = hr.Session(checkpoint, backend="local", partitions=2)
 
     def append(self, batch: int) -> None:
@@ -110,15 +113,16 @@ class EveryKindSession:
         }
 
 
-def write_file(folder: Path, batch: int) -> None:
-    """Write the file of a batch, by a rename, if it does not exist."""
-    if (folder / f"{batch}.arrow").exists():
+def write_file(folder: Path | str, batch: int) -> None:
+    """Write the file of a batch to a folder or a URL, atomically, if it does not exist."""
+    store, key = open_store(str(folder)), f"{batch}.arrow"
+    if store.find_size(key) is not None:
         return
     table = pa.Table.from_pylist(
         make_rows("f", batch),
         schema=pa.schema([("k", pa.int32()), ("n", pa.int64()), ("t", pa.string()), ("time", pa.timestamp("us", "UTC"))]),
     )
-    hidden = folder / f".{batch}.arrow"
-    with pa.OSFile(str(hidden), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_file(content, table.schema) as writer:
         writer.write_table(table)
-    hidden.rename(folder / f"{batch}.arrow")
+    store.put(key, [content.getvalue()])

@@ -265,7 +265,7 @@ def test_a_publication_that_is_refused_once_is_repeated(harness: SessionHarness,
 
 def test_a_publication_that_stays_refused_fails_its_query_and_is_made_up_for(harness: SessionHarness, tmp_path: Path):
     query, other = add_sink(harness, tmp_path / "out"), add_sink(harness, tmp_path / "other", "other")
-    for partition in range(harness.session._coordinator.partitions):
+    for partition in range(harness.session.partitioning.partitions):
         (tmp_path / "out" / f"part-0000000000-{partition:05d}.jsonl").mkdir(parents=True)
     for second in (1, 2, 3):
         harness.tick(second, n=second)
