@@ -117,8 +117,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "superseded manifests stay",
         _MANIFESTS,
-        "if parse_batch(key) < batch]",
-        "if parse_batch(key) < batch - 9]",
+        "return (_numbered_key(batch - 1),)",
+        "return ()",
     ),
     PlantedBug(
         "workers keep the plan of an earlier epoch",

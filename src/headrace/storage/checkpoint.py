@@ -222,7 +222,7 @@ class Checkpoint:
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
-        self.store.delete_many([*self._manifests.list_superseded(batch), self._log_key(batch - 1), *files])
+        self.store.delete_many([*self._manifests.get_previous(batch), self._log_key(batch - 1), *files])
 
 
 def delete_checkpoint(location: str, options: StorageOptions | None = None) -> None:

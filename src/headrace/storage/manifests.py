@@ -39,6 +39,9 @@ class Manifests(Protocol):
         After a StorageError it may be there or not: recovery would use it, and the next call replaces it.
         """
 
+    def get_previous(self, batch: int) -> Sequence[str]:
+        """Return the key of the manifest that the one of a batch supersedes, if it is another one; lists nothing."""
+
     def list_superseded(self, batch: int) -> Sequence[str]:
         """Return the keys of all manifests before that of a batch."""
 
@@ -74,6 +77,10 @@ class NumberedManifests:
         if self._refused is None or self._store.find_size(key) is None:
             return False
         return self._store.get(key) == self._refused
+
+    def get_previous(self, batch: int) -> Sequence[str]:
+        """See `Manifests`."""
+        return (_numbered_key(batch - 1),)
 
     def list_superseded(self, batch: int) -> Sequence[str]:
         """See `Manifests`."""
@@ -121,6 +128,11 @@ class VersionedManifest:
             return self._store.replace_version(CURRENT_MANIFEST, content, found[1])
         except VersionConflictError:
             raise ManifestConflictError(_describe_writer(self._store, CURRENT_MANIFEST)) from None
+
+    def get_previous(self, batch: int) -> Sequence[str]:
+        """See `Manifests`; there is none."""
+        del batch
+        return ()
 
     def list_superseded(self, batch: int) -> Sequence[str]:
         """See `Manifests`; there are none."""

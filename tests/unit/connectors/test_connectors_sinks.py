@@ -87,11 +87,11 @@ def test_a_sweep_deletes_what_its_checkpoint_wrote_and_does_not_keep(tmp_path, k
     scratch = [f".{owner}-part-0000000002-00002{sink.suffix}.{7:032x}.tmp" for owner in ("mine", "other")]
     for name in scratch:
         (tmp_path / "_pending" / name).write_bytes(b"half")
-    sweep_pending_files(str(tmp_path), "mine", {mine[1].key})
+    sweep_pending_files(str(tmp_path), "mine", {mine[1].key}, check_owner=lambda: None)
     kept = [scratch[1], *(Path(file.key).name for file in (mine[1], other))]
     assert list_names(tmp_path / "_pending") == sorted(kept)
     assert list_names(tmp_path) == ["_pending", f"part-0000000000-00000{sink.suffix}"]
-    sweep_pending_files(str(tmp_path / "nowhere"), "mine", ())
+    sweep_pending_files(str(tmp_path / "nowhere"), "mine", (), check_owner=lambda: None)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -123,7 +123,7 @@ def test_a_crash_during_a_write_leaves_only_a_hidden_file(tmp_path):
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
     assert len(list_names(tmp_path / "_pending")) == 1
     assert pq.read_table(tmp_path).num_rows == 3
-    sweep_pending_files(str(tmp_path), "", ())
+    sweep_pending_files(str(tmp_path), "", (), check_owner=lambda: None)
     assert list_names(tmp_path / "_pending") == []
 
 

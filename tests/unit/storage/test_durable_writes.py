@@ -25,7 +25,7 @@ def rename_object(path: Path) -> None:
     store = PosixStore(path.parent)
     store.put("old", [b"x"])
     store.rename({"old": path.name})
-    assert store.list("") == ["/file"]
+    assert store.list("") == ["file"]
 
 
 WRITES: dict[str, tuple[Callable[[Path], None], int]] = {
