@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.errors import CheckpointError
+from headrace.service.metrics import build_overview
 from support.in_process_service import Service, wait_until
 
 
@@ -134,3 +137,22 @@ def test_events_are_served_if_the_log_cannot_be_written(service: Service):
     assert service.add(name="counts").status_code == 201
     assert any(event["text"] == "query counts is live" for event in service.http.get("/v1/events").json())
     path.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("ended", "rate"),
+    [
+        ((95.0, 98.0), 20 / 5),  # the session is five seconds old: its first micro-batch is the first of all
+        ((50.0, 95.0, 98.0), 20 / 10),
+        ((99.9,), 10 / 1),  # at least a second
+        ((50.0,), 0.0),
+        ((), 0.0),
+    ],
+)
+def test_rates_are_over_ten_seconds_or_since_the_first_batch(ended: tuple[float, ...], rate: float):
+    report = SimpleNamespace(rows=10, emitted=10, live=0)
+    session = SimpleNamespace(
+        done=lambda: [SimpleNamespace(at=at, report=report, seconds=0.1) for at in ended], queries=list, streams=dict, last_batch=0
+    )
+    overview = build_overview(SimpleNamespace(session=session, now=lambda: datetime.fromtimestamp(100, UTC)))
+    assert (overview["rows_per_second"], overview["emitted_per_second"]) == (rate, rate)
