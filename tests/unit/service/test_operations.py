@@ -152,7 +152,10 @@ def test_events_are_served_if_the_log_cannot_be_written(service: Service):
 def test_rates_are_over_ten_seconds_or_since_the_first_batch(ended: tuple[float, ...], rate: float):
     report = SimpleNamespace(rows=10, emitted=10, live=0)
     session = SimpleNamespace(
-        done=lambda: [SimpleNamespace(at=at, report=report, seconds=0.1) for at in ended], queries=list, streams=dict, last_batch=0
+        done=lambda: [SimpleNamespace(at=at, report=report, seconds=0.1) for at in ended],
+        queries=list,
+        streams=dict,
+        last_batch=0,
     )
     overview = build_overview(SimpleNamespace(session=session, now=lambda: datetime.fromtimestamp(100, UTC)))
     assert (overview["rows_per_second"], overview["emitted_per_second"]) == (rate, rate)
