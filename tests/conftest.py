@@ -12,6 +12,7 @@ No profile has a deadline: a busy machine must not fail a test.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import subprocess
@@ -20,6 +21,8 @@ import pytest
 from hypothesis import settings
 
 from support.preloaded_process import PreloadedPopen
+
+_ALLOCATIONS_PER_COLLECTION = 20_000  # Python: 700
 
 settings.register_profile("default", deadline=None, max_examples=20)
 settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True, database=None)
@@ -30,15 +33,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 os.environ.setdefault("HEADRACE_FSYNC", "off")  # also for subprocesses; files of tests need not survive a loss of power
 
 
+gc.disable()  # while modules are imported and tests collected: next to nothing of that is garbage
+atexit.register(gc.unfreeze)  # some libraries report objects that are left at the end of the process
+
+
 def pytest_collection_finish() -> None:
-    """Exempt what is loaded by now from garbage collection: each full collection would visit it again."""
+    """Exempt what is loaded by now from garbage collection, and collect less often, which saves a tenth of the processor time."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Undo it: some libraries report objects that are left at the end of the process."""
-    gc.unfreeze()
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
+    gc.enable()
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def _render_figures(demo: Demo, width: int) -> RenderableType:
     figures = (
         ("throughput", f"{format_count(demo.meter.rows_per_second)} rows/s", f"{format_count(demo.meter.rows)} rows"),
         ("micro-batch", format_seconds(demo.meter.median_batch_seconds), f"{demo.meter.batches} done"),
-        ("event-time lag", format_seconds(demo.event_time_lag), "behind now"),
+        ("event-time lag", format_seconds(demo.event_time_lag), "behind the clock"),
         ("queries", f"{demo.live_count} live", f"+{len(demo.queries)} −{demo.removed_count}"),
         (
             "add → live",
@@ -89,7 +89,7 @@ def _dim_text(text: str) -> Text:
 def _render_queries(demo: Demo, max_rows: int) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1), header_style="bold")
     table.add_column("query", no_wrap=True)
-    table.add_column("asks for", no_wrap=True, overflow="ellipsis", ratio=4)
+    table.add_column("description", no_wrap=True, overflow="ellipsis", ratio=4)
     table.add_column("status", no_wrap=True)
     table.add_column("live in", justify="right", no_wrap=True)
     table.add_column("results", justify="right", no_wrap=True)
@@ -99,7 +99,7 @@ def _render_queries(demo: Demo, max_rows: int) -> RenderableType:
     for query in visible:
         table.add_row(*_query_row(query))
     hidden = len(queries) - len(visible)
-    footer = [Text(f"  … and {hidden} more, {demo.removed_count} of all removed", "dim")] if hidden else []
+    footer = [Text(f"  … and {hidden} more; {demo.removed_count} queries are removed", "dim")] if hidden else []
     return Group(table, *footer)
 
 

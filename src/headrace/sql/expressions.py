@@ -98,7 +98,11 @@ def _bind_adjacent_strings(scope: Scope, node: exp.Concat) -> Expression:
 
 
 def _bind_cast(scope: Scope, node: exp.Cast) -> Expression:
-    """Bind CAST, `::` and TRY_CAST, which is `safe`; a typed literal (DATE '…'), a plain Cast, must parse without loss."""
+    """Bind a cast.
+
+    The parser returns a TryCast for CAST, `::` and TRY_CAST, with `safe` for TRY_CAST only, and a Cast for a typed literal
+    (DATE '…'), whose text must parse without loss.
+    """
     convert = cast_implicitly if type(node) is exp.Cast else try_cast_to if node.args.get("safe") else cast_to
     return convert(bind_expression(scope, node.this), resolve_type(node.to))
 
@@ -194,7 +198,7 @@ def _bind_window_field(scope: Scope, node: exp.Dot) -> Expression:
     bounds = {"start": WINDOW_START, "end": WINDOW_END}
     part = resolve_window_bound(scope, f"{call.name}(…).{node.name}", bounds.get(node.name.lower()))
     if parse_window(call.name, call.expressions[1:]) != scope.window:
-        raise SqlError("this is not the window the query groups by", hint="write window.start or window.end")
+        raise SqlError("the query groups by another window", hint="write window.start or window.end")
     return part
 
 
@@ -266,7 +270,7 @@ def _bind_within_group(scope: Scope, node: exp.WithinGroup, where: exp.Expr | No
     if len(order) != 1 or order[0].args.get("desc") or not isinstance(node.this, exp.Anonymous):
         raise SqlError("WITHIN GROUP needs one ascending order", hint="write WITHIN GROUP (ORDER BY x)")
     if node.this.name.lower() not in ORDERED_SET_AGGREGATES:
-        raise SqlError(f"WITHIN GROUP does not go with '{node.this.name}'", hint="write PERCENTILE_CONT(0.5) WITHIN GROUP (…)")
+        raise SqlError(f"WITHIN GROUP is for percentiles, not for '{node.this.name}'", hint="leave it out")
     return _bind_aggregate(scope, node.this, ordered=order[0].this, where=where)
 
 

@@ -1,4 +1,4 @@
-"""Parses durations and windows, in both notations.
+"""Parses durations, and windows in both notations: in FROM and in GROUP BY.
 
 `TUMBLE(stream, size)`, `HOP(stream, size, slide)` and `SESSION(stream, gap)` in FROM give the same `Window` values as
 `window(time, size[, slide[, '0 seconds']])` and `session_window(time, gap)` in GROUP BY. `SLIDING(stream, range)` is for joins
@@ -44,7 +44,7 @@ def parse_interval(node: exp.Expr) -> Interval | None:
 def _parse_single_interval(node: exp.Interval) -> Interval:
     unit = node.args.get("unit")
     if isinstance(unit, exp.IntervalSpan) or node.this is None:
-        raise SqlError("interval is not understood", hint="write INTERVAL 8 SECONDS, or INTERVAL '1 minute 30 seconds'")
+        raise SqlError("invalid interval", hint="write INTERVAL 8 SECONDS, or INTERVAL '1 minute 30 seconds'")
     name = unit.name if unit is not None else ""
     amount = f"-{node.this.name}" if isinstance(node.this, exp.Neg) else str(node.this.name)
     sign, amount = (-1, amount[1:]) if amount.startswith("-") else (1, amount)
@@ -83,7 +83,7 @@ def parse_window(name: str, arguments: list[exp.Expr]) -> Window:
     if kind in ("session", "session_window"):
         return SessionWindow(lengths[0])
     if any(lengths[2:]):
-        raise SqlError("windows start at 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
+        raise SqlError("windows are aligned to 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
     window = HopWindow(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
     check_window_limits(window)
     return window

@@ -24,13 +24,17 @@ STREAMS = [Stream(name, GENERATORS[name].schema, "time") for name in ("purchases
 
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clock of the demo and of its streams run six times as fast."""
-    begin = time.time()
+    """Let the clock of the demo and of its streams run six times as fast, and not at all while other processes have the machine."""
+    begin, slept = time.time() - 6 * time.process_time(), [0.0]
 
     def read_clock() -> float:
-        return begin + 6 * (time.time() - begin)
+        return begin + 6 * (time.process_time() + sum(slept))
 
-    clock = SimpleNamespace(time=read_clock, monotonic=read_clock, sleep=time.sleep)
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        slept[0] += seconds
+
+    clock = SimpleNamespace(time=read_clock, monotonic=read_clock, sleep=sleep)
     monkeypatch.setattr("headrace.cli.demo.time", clock)
     monkeypatch.setattr("headrace.cli.demo.RateSource", partial(RateSource, clock=read_clock))
     monkeypatch.setattr("headrace.cli.demo._INTERVAL_SECONDS", 0.4 / 6)
@@ -85,7 +89,7 @@ def test_the_schedule_removes_only_live_queries(number):
 def make_query(name: str, status: str, rows: int) -> SimpleNamespace:
     row = {"window_start": None, "window_end": 1, "total": 1234.5} if rows else {}
     handle = SimpleNamespace(deployment_seconds=0.25 * rows) if rows else None
-    definition = SimpleNamespace(name=name, about=f"what {name} asks for")
+    definition = SimpleNamespace(name=name, about=f"description of {name}")
     return SimpleNamespace(definition=definition, status=status, handle=handle, row_count=rows, latest_row=row)
 
 
@@ -115,13 +119,13 @@ def test_the_screen_shows_figures_queries_and_the_log():
         "2.00 M rows/s", "100 ms", "500 ms", "1 live", "500 ms", "0 operators",
     ]  # fmt: skip
     assert len(figures) == 6 * (130 // 6 - 1) + 5, "six panels with a space between them"
-    header = next(number for number, line in enumerate(lines) if "asks for" in line)
-    assert re.split(r"  +", lines[header].strip()) == ["query", "asks for", "status", "live in", "results", "latest result"]
+    header = next(number for number, line in enumerate(lines) if "description" in line)
+    assert re.split(r"  +", lines[header].strip()) == ["query", "description", "status", "live in", "results", "latest result"]
     assert [re.split(r"  +", line.strip()) for line in lines[header + 2 : header + 4]] == [
-        ["q2", "what q2 asks for", "live", "500 ms", "2", "NULL", "total 1,234.50"],
-        ["q1", "what q1 asks for", "removed", "750 ms", "3", "NULL", "total 1,234.50"],
+        ["q2", "description of q2", "live", "500 ms", "2", "NULL", "total 1,234.50"],
+        ["q1", "description of q1", "removed", "750 ms", "3", "NULL", "total 1,234.50"],
     ]
-    assert lines[header].startswith(" query   asks for ")
+    assert lines[header].startswith(" query   description ")
     assert len(lines[header + 1]) == 129, "the table is as wide as the screen"
     assert [line.split() for line in lines[-3:]] == [["2.0", "s", "b"], ["3.0", "s", "c"], ["4.0", "s", "d"]]
 
@@ -129,8 +133,8 @@ def test_the_screen_shows_figures_queries_and_the_log():
 def test_a_small_screen_shows_the_newest_live_queries():
     queries = [make_query(f"q{number}", "removed" if number < 2 else "live", 0) for number in range(8)]
     lines = show(render_screen(make_demo(*queries), ConsoleDimensions(130, 10)))
-    assert [line.split()[0] for line in lines if "asks for" in line] == ["query", "q5", "q6", "q7"]
-    assert "  … and 5 more, 2 of all removed" in lines
+    assert [line.split()[0] for line in lines if "description" in line] == ["query", "q5", "q6", "q7"]
+    assert "  … and 5 more; 2 queries are removed" in lines
 
 
 def test_figures_of_a_narrow_screen_are_cut():

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cli import COMMANDS, build_application, main
 from headrace.cli.meter import summarize_values
-from headrace.cli.terminal import progress_console
+from headrace.cli.terminal import print_json, progress_console
 
 
 def test_help_lists_every_command(headrace):
@@ -58,9 +58,10 @@ def test_only_the_requested_command_is_loaded():
     assert modules.keys() | {"explain"} == COMMANDS.keys()
 
 
-def test_spark_without_java_names_the_package_to_install(headrace, session_file, monkeypatch):
+@pytest.mark.parametrize("words", [("run", "--once"), ("sql", "--backend", "spark", "-c", "SHOW QUERIES")])
+def test_spark_without_java_names_the_package_to_install(headrace, session_file, monkeypatch, words):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    result = headrace("run", session_file(), "--once")
+    result = headrace(words[0], session_file(), *words[1:])
     assert result.code == 1
     assert "Java not found in JAVA_HOME=/nowhere" in result.err
     assert "openjdk-17-jre-headless" in result.err
@@ -75,3 +76,10 @@ def test_a_summary_has_the_median_the_95th_percentile_and_the_maximum():
     assert summarize_values([2.0, 1.0]) == {"median": 1.5, "p95": 2.0, "max": 2.0}
     assert summarize_values([float(n) for n in range(100)]) == {"median": 49.5, "p95": 95.0, "max": 99.0}
     assert summarize_values([]) is None
+
+
+def test_json_is_printed_as_utf_8_without_nan(capsys: pytest.CaptureFixture[str]):
+    print_json({"name": "größer"})
+    assert '"name": "größer"' in capsys.readouterr().out
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"rate": float("nan")})

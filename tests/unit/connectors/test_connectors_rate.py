@@ -109,3 +109,12 @@ def test_a_serialized_range_reads_the_same_rows(tmp_path):
 def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(SchemaError, match=message):
         RateSource(**arguments)
+
+
+def test_one_key_and_one_value_are_the_fewest():
+    rows = generate("fields", 1, 0, 10, keys=1, field_max=1).to_pylist()
+    assert {row["key"] for row in rows} == {row["f1"] for row in rows} == {0}
+    for name in ("keys", "field_max"):
+        for wrong in (0, 1 << 31):
+            with pytest.raises(SchemaError, match=f"{name} is {wrong}, but must be positive"):
+                generate("fields", 1, 0, 10, **{name: wrong})

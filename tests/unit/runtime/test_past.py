@@ -17,6 +17,7 @@ import pytest
 import headrace as hr
 from headrace.errors import SessionError
 from support.compare import assert_same_rows
+from support.examples import scale_examples
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST = "SELECT a.k, a.v, b.v AS w, c.v AS z FROM SLIDING(a, '20 seconds') a JOIN SLIDING(b, '20 seconds') b ON a.k = b.k \
@@ -73,7 +74,7 @@ def run_scenario(folder: Path, backend: str, seed: int, **options: Any) -> tuple
     return results
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(scale_examples(15)))
 def test_results_equal_those_of_the_reference(tmp_path: Path, seed: int):
     expected = run_scenario(tmp_path / "reference", "reference", seed)
     assert expected[0]

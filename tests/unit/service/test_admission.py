@@ -47,3 +47,11 @@ def test_queries_are_admitted_before_a_forecast_exists(serve: Callable[..., Serv
     service = serve(limits=ServiceLimits(latency_s=1e-6))
     service.declare()
     assert service.add(OTHER).status_code == 201
+
+
+def test_live_queries_do_not_count_as_waiting(serve):
+    service = serve(limits=ServiceLimits(waiting=1))
+    service.declare()
+    for name in ("first", "second"):
+        assert service.add(name=name).status_code == 201
+        service.wait_until(lambda name=name: service.session.query(name).status == "live")

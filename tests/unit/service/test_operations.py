@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.errors import CheckpointError
+from headrace.service.metrics import build_overview
 from support.in_process_service import Service, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -203,3 +206,25 @@ def test_documents_and_dashboard_name_metrics_that_exist(service: Service):
     used = set(re.findall(r"headrace_\w+", dashboard + (monitoring / "prometheus.yml").read_text()))
     assert len(used) > 10
     assert used <= served
+
+
+@pytest.mark.parametrize(
+    ("ended", "rate"),
+    [
+        ((95.0, 98.0), 20 / 5),  # the session is five seconds old: its first micro-batch is the first of all
+        ((50.0, 95.0, 98.0), 20 / 10),
+        ((99.9,), 10 / 1),  # at least a second
+        ((50.0,), 0.0),
+        ((), 0.0),
+    ],
+)
+def test_rates_are_over_ten_seconds_or_since_the_first_batch(ended: tuple[float, ...], rate: float):
+    report = SimpleNamespace(rows=10, emitted=10, live=0)
+    session = SimpleNamespace(
+        done=lambda: [SimpleNamespace(at=at, report=report, seconds=0.1) for at in ended],
+        queries=list,
+        streams=dict,
+        last_batch=0,
+    )
+    overview = build_overview(SimpleNamespace(session=session, now=lambda: datetime.fromtimestamp(100, UTC)))
+    assert (overview["rows_per_second"], overview["emitted_per_second"]) == (rate, rate)

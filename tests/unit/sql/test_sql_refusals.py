@@ -23,6 +23,9 @@ CASES = [
     ("SELECT price, price FROM purchases", "price FROM", "output name 'price' is used twice", "alias"),
     ("SELECT price FROM db.purchases", "db", "unknown stream 'db.purchases'", "purchases"),
     ("SELECT window_start, count(*) FROM TUMBLE(`my stream`, '5 s')", "window_start", "column 'window_start' is ambiguous", "rename"),
+    # windows and intervals
+    ("SELECT count(*) AS n FROM TUMBLE(purchases, INTERVAL '1-2' YEAR TO MONTH)", "TUMBLE", "invalid interval", "INTERVAL 8 SECONDS"),
+    ("SELECT SUM(price) WITHIN GROUP (ORDER BY price) AS n FROM TUMBLE(purchases, '5 s')", "SUM(", "WITHIN GROUP is for percentiles, not for 'SUM'", "leave it out"),
     # types
     ("SELECT price FROM purchases WHERE name > user_id", "name >", "cannot compare STRING with INT", "CAST"),
     ("SELECT price FROM purchases WHERE ok = 1", "ok = 1", "cannot compare BOOLEAN with INT", "CAST"),
@@ -96,10 +99,10 @@ CASES = [
     ("SELECT count(*) FROM TUMBLE(TUMBLE(purchases, '1 s'), '1 s')", "TUMBLE(purchases", "a window needs a stream", ""),
     ("SELECT count(*) FROM TUMBLE(purchases, '5 s') GROUP BY window(time, '5 s')", "window(", "query has two windows", ""),
     ("SELECT count(*) FROM purchases GROUP BY window(d, '5 s')", "window(", "a window must be over event time", "unchanged"),
-    ("SELECT count(*) FROM purchases GROUP BY window(time, '5 s', '5 s', '1 s')", "window(", "windows start at 1970", "leave it out"),
+    ("SELECT count(*) FROM purchases GROUP BY window(time, '5 s', '5 s', '1 s')", "window(", "windows are aligned to 1970", "leave it out"),
     ("SELECT count(*) FROM TUMBLE((SELECT time + INTERVAL 1 HOUR AS time FROM purchases), '5 s')", "TUMBLE", "over event time", ""),
     ("SELECT window, count(*) FROM purchases GROUP BY window(time, '5 s')", "window,", "window has no value 'window'", "window.start"),
-    ("SELECT window(time, '6 s').end FROM purchases GROUP BY window(time, '5 s')", "window(time, '6", "not the window the query", ""),
+    ("SELECT window(time, '6 s').end FROM purchases GROUP BY window(time, '5 s')", "window(time, '6", "the query groups by another window", ""),
     ("SELECT window_start FROM purchases", "window_start", "'window_start' cannot be used in SELECT", ""),
     ("SELECT count(*) FROM TUMBLE(purchases, '5 s') WHERE window_start > time", "window_start", "cannot be used in WHERE", "HAVING"),
     # aggregates

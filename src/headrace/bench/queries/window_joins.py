@@ -330,7 +330,7 @@ class PurchaseAdJoins:
 
 @dataclass(frozen=True, slots=True)
 class FieldJoins:
-    """The AStream joins: two streams of fields by key, a random predicate on each, random windows of 1–10 s."""
+    """The joins of AStream: two streams of generated fields joined by key, a predicate on each, windows of 1–10 s, all random."""
 
     left: str = "a"
     right: str = "b"
@@ -352,7 +352,7 @@ class FieldJoins:
 
 @dataclass(frozen=True, slots=True)
 class PatternJoins:
-    """The AJoin joins: a chain of `ways` streams by random columns, a predicate on each, tumbling windows of 1, 2 or 3 s.
+    """The joins of AJoin: `ways` streams joined in a chain by random columns, a predicate on each, tumbling windows of 1–3 s.
 
     Every query has the requested similarity with one common pattern. Streams are r1 … r`streams`; values are below `field_max`.
     """

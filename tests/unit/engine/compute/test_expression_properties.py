@@ -301,7 +301,9 @@ KEPT: dict[int, list[dict[str, Any]]] = {}
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    return KEPT.setdefault(id(table), table.to_pylist())  # tables are cached, so ids stay
+    if id(table) not in KEPT:  # tables are cached, so ids stay
+        KEPT[id(table)] = table.to_pylist()
+    return KEPT[id(table)]
 
 
 TABLES = st.integers(0, 40).map(table_of)
