@@ -24,7 +24,7 @@ STREAMS = [Stream(name, GENERATORS[name].schema, "time") for name in ("purchases
 
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clock of the demo and of its streams run six times as fast, and not at all while other processes have the machine."""
+    """Let the clock of the demo and of its streams run six times as fast, but not while other processes have the machine."""
     begin, slept = time.time() - 6 * time.process_time(), [0.0]
 
     def read_clock() -> float:

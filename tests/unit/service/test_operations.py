@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import CheckpointError
+from headrace.runtime.partition_scaling import Partitioning
 from headrace.service.metrics import build_overview
 from support.in_process_service import Service, wait_until
 
@@ -225,6 +226,7 @@ def test_rates_are_over_ten_seconds_or_since_the_first_batch(ended: tuple[float,
         queries=list,
         streams=dict,
         last_batch=0,
+        partitioning=Partitioning(2, 2, is_auto=False, parallelism=2),
     )
     overview = build_overview(SimpleNamespace(session=session, now=lambda: datetime.fromtimestamp(100, UTC)))
     assert (overview["rows_per_second"], overview["emitted_per_second"]) == (rate, rate)
