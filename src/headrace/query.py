@@ -68,7 +68,7 @@ class QueryRecord:
         self.error, self.live = state.error, state.live
         self.first_batch, self.last_batch = state.first_batch, state.last_batch
         self.status = "live" if state.live else ("failed" if state.error else "removed")
-        self.recovered, self.schema = not fresh, self.schema or state.schema
+        self.recovered, self.schema = self.recovered or not fresh, self.schema or state.schema
         if fresh and state.live and self.live_at is None:
             self.live_at = time.monotonic()
 

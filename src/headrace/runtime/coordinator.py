@@ -421,9 +421,8 @@ class Coordinator:
         commands = self.unfinished_entry.commands if self.unfinished_entry else ()
         self.dropping = frozenset(command.name for command in commands if isinstance(command, DropStream))
         deleted = {file for name in self.dropping & self.state.streams.keys() for file in self.state.streams[name].source_files}
-        self.checkpoint.check_files(
-            self.state.batch, referenced - self.state.query_files() - deleted, logged=self.unfinished_entry is not None
-        )
+        needed, is_logged = referenced - self.state.query_files() - deleted, self.unfinished_entry is not None
+        self.checkpoint.check_files(self.state.batch, needed, self.state.is_known_query_file, logged=is_logged)
         self.checkpoint.sweep(self.state.batch, referenced)
         self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
         if self.state.sliding_join_plan_file:

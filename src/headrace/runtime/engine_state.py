@@ -214,6 +214,11 @@ class EngineState:
         """Return the files of live queries, which recovery writes again."""
         return {query_file_name(query.id) for query in self.live_queries()}
 
+    def is_known_query_file(self, file: str) -> bool:
+        """Return whether a query file is not newer than the queries that this manifest, or one before it, has named."""
+        newest = max(map(root_query_id, self.queries), default=-1)
+        return root_query_id(int(file.rpartition("/")[2].partition(".")[0])) <= newest
+
     def referenced_files(self) -> set[str]:
         """Return all referenced state, plan, query and function files, relative to the checkpoint."""
         paths = {ref.file for ref in self.aggregation_refs} | {session.file for session in self.session_refs}

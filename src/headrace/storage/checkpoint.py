@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +186,12 @@ class Checkpoint:
         keys = [key for key in self.store.list("log") if parse_batch(key) == batch]
         return documents.get_record(self.store, max(keys)) if keys else None
 
-    def check_files(self, batch: int, referenced: Collection[str], *, logged: bool) -> None:
+    def check_files(self, batch: int, referenced: Collection[str], is_known: Callable[[str], bool], *, logged: bool) -> None:
         """Check that all files exist that the manifest of `batch` names.
 
-        `logged` tells whether the next batch has a log entry: without one, no worker may have written files for it.
+        `logged` tells whether the next batch has a log entry: without one, no worker may have written files for it, and there are
+        every file of a query `is_known`: its query was in a manifest. Where a lock can be taken over, a session that lost it may
+        have written others.
         Raises CheckpointError with the name of a missing file.
         """
         folders = {key.rpartition("/")[0] for key in referenced}
@@ -197,10 +199,13 @@ class Checkpoint:
         missing = min(set(referenced) - existing, default=None)
         if missing is not None:
             raise documents.damaged_error(self.store, missing, FileNotFoundError())
-        for folder in _FILES_BY_BATCH:
-            for key in () if logged else self.store.list(folder):
-                if int(key.partition("/")[2].partition("-")[0]) > batch:
-                    raise documents.damaged_error(self.store, self._log_key(batch + 1), FileNotFoundError())
+        if not logged and not self._lock.epoch and self._has_files_after(batch, is_known):
+            raise documents.damaged_error(self.store, self._log_key(batch + 1), FileNotFoundError())
+
+    def _has_files_after(self, batch: int, is_known: Callable[[str], bool]) -> bool:
+        """Return whether there are files of a later batch, or of a query that only a later batch can have added."""
+        written = (key.partition("/")[2].partition("-")[0] for folder in _FILES_BY_BATCH for key in self.store.list(folder))
+        return any(int(number) > batch for number in written) or not all(map(is_known, self.store.list("queries")))
 
     def sweep(self, batch: int, referenced: Iterable[str], *, is_running: bool = False) -> None:
         """Delete what the manifest of `batch` does not name: files of failed attempts, and those that a failure left undeleted.

@@ -10,7 +10,7 @@ import pytest
 from lives import Killed, SessionHarness, make_rows, read_columns
 
 import headrace as hr
-from headrace.errors import NameTakenError
+from headrace.errors import CheckpointError, NameTakenError
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 BY_KEY = "SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k"
@@ -209,6 +209,30 @@ def test_add_returns_the_query_if_the_crash_hit_the_batch_that_adds_it(harness: 
     assert query.status == "live"
     assert read_columns(query, "total") == [1]
     assert len(harness.session.queries()) == 1
+
+
+def test_a_logged_query_gets_its_callback_although_its_batch_has_run_before(harness: SessionHarness):
+    harness.session.add("SELECT n FROM s", name="rows", sink=lambda _: None)
+    harness.append_rows(1)
+    harness.kill_during(harness.session.advance, "logged")
+    harness.open_session()
+    harness.session.advance()
+    received: list[pa.Table] = []
+    query = harness.session.add("SELECT n FROM s", name="rows", sink=received.append)
+    harness.tick(2)
+    assert query.status == "live"
+    assert sum(table.num_rows for table in received) == 2
+    with pytest.raises(NameTakenError):
+        harness.session.add("SELECT n FROM s", name="rows", sink=received.append)
+
+
+def test_the_deleted_log_entry_of_a_query_is_noticed_before_workers_wrote_anything(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.kill_during(harness.session.advance, "planned")
+    (entry,) = (harness.directory / "log").glob("*.json")
+    entry.unlink()
+    with pytest.raises(CheckpointError, match=rf"{entry.name}' of the checkpoint is missing"):
+        harness.open_session()
 
 
 def test_a_query_that_was_not_logged_is_lost(harness: SessionHarness):
