@@ -600,7 +600,8 @@ class World:
         """Damage a file, let a session run with it, and restore the checkpoint: the session refuses, or is not affected.
 
         A session that runs on a sound copy tells what is right. A log of rows that is cut in its last line is not noticed: it
-        looks like an append that was interrupted, and is left out.
+        looks like an append that was interrupted, and is left out. So is the deletion of a log entry of whose batch no worker has
+        written a file: it looks like a batch that was never logged.
         """
         self._release()
         faults, attempts = self.disk.disarm(), self.workers.attempts
@@ -619,7 +620,8 @@ class World:
             target = self.path / names[step.pick % len(names)]
             damage = _damage_file(target, random)
             self._note(f"    {damage} {target.relative_to(self.path)}")
-            found = None if damage == "cut" and target.suffix == ".jsonl" else self._run_probe()
+            is_hidden = (damage == "cut" and target.suffix == ".jsonl") or (damage == "delete" and _is_lone_entry(target, names))
+            found = None if is_hidden else self._run_probe()
         finally:
             self._restore(backup)
             shutil.rmtree(backup)
@@ -760,6 +762,12 @@ def _damage_file(path: Path, random: Random) -> str:
         place = random.randrange(len(content))
         path.write_bytes(content[:place] + bytes([content[place] ^ (1 << random.randrange(8))]) + content[place + 1 :])
     return kind
+
+
+def _is_lone_entry(path: Path, names: list[str]) -> bool:
+    """Return whether a file is the log entry of a batch of which no other file exists."""
+    written = [f"{folder}/{path.stem}" for folder in ("state", "results", "deliveries", "manifest")]
+    return path.parent.name == "log" and not any(name.startswith(tuple(written)) for name in names)
 
 
 def _read_sink(folder: Path) -> dict[int, Rows]:
