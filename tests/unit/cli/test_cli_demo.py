@@ -8,6 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console, ConsoleDimensions
@@ -16,6 +17,7 @@ from headrace.cli.demo import declare_demo_streams, generate_queries, schedule_e
 from headrace.cli.demo_view import render_screen, render_summary
 from headrace.connectors import GENERATORS, RateSource
 from headrace.model.stream import Stream
+from headrace.runtime.metrics import BatchReport
 from headrace.session import Session
 from headrace.sql import Catalog, bind_query
 
@@ -24,18 +26,19 @@ STREAMS = [Stream(name, GENERATORS[name].schema, "time") for name in ("purchases
 
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clock of the demo and of its streams run six times as fast, but not while other processes have the machine."""
-    begin, slept = time.time() - 6 * time.process_time(), [0.0]
+    """Let the clock of the demo and of its streams count micro-batches, of two seconds each, however busy the machine is."""
+    now, advance = [time.time()], Session.advance
+
+    def advance_clock(session: Session, **options: Any) -> BatchReport:
+        report = advance(session, **options)
+        now[0] += 2
+        return report
 
     def read_clock() -> float:
-        return begin + 6 * (time.process_time() + sum(slept))
+        return now[0]
 
-    def sleep(seconds: float) -> None:
-        time.sleep(seconds)
-        slept[0] += seconds
-
-    clock = SimpleNamespace(time=read_clock, monotonic=read_clock, sleep=sleep)
-    monkeypatch.setattr("headrace.cli.demo.time", clock)
+    monkeypatch.setattr(Session, "advance", advance_clock)
+    monkeypatch.setattr("headrace.cli.demo.time", SimpleNamespace(time=read_clock, monotonic=read_clock, sleep=time.sleep))
     monkeypatch.setattr("headrace.cli.demo.RateSource", partial(RateSource, clock=read_clock))
     monkeypatch.setattr("headrace.cli.demo._INTERVAL_SECONDS", 0.4 / 6)
     monkeypatch.setattr("headrace.cli.demo._TICK_SECONDS", 0.1 / 6)
@@ -43,7 +46,7 @@ def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fast_clock")
 def test_the_demo_ends_and_prints_a_json_summary(headrace):
-    result = headrace("demo", "--seconds", 3, "--queries", 10, "--rate", 5000, "--json", "--backend", "local")
+    result = headrace("demo", "--seconds", 20, "--queries", 10, "--rate", 1000, "--json", "--backend", "local")
     assert result.code == 0, result.err
     summary = result.document
     assert summary["queries"] == {"added": 10, "removed": 3, "live": 7, "failed": 0}
