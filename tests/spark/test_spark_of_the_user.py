@@ -32,7 +32,7 @@ with hr.Session(**json.loads(sys.argv[1])) as session:
     settings = {name: context.getConf().get(name) for name in names}
     rows = query.results().to_pylist()
 print(json.dumps({"rows": rows, "master": context.master, "settings": settings, "java": list(java),
-                  "partitions": session.partitioning.next, "stopped": context._jsc is None}))
+                  "partitions": session._coordinator.state.partitions, "stopped": context._jsc is None}))
 """
 NAMES = ("spark.app.name", "spark.driver.host", "spark.shuffle.compress", "spark.sql.adaptive.enabled", "spark.ui.port",
          "spark.executorEnv.MALLOC_TOP_PAD_", "spark.ui.enabled")  # fmt: skip
