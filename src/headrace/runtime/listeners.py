@@ -1,4 +1,4 @@
-"""Listeners: code of users that is told of queries, micro-batches and streams.
+"""Listeners: code of users that receives events of queries, micro-batches and streams.
 
 Every listener has a thread and a bounded queue of its own. It may be slow, block or raise: it delays neither micro-batches nor
 other listeners. If its queue is full, the oldest event is dropped and counted. Nothing is stored: a listener hears of what

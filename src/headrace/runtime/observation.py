@@ -1,4 +1,4 @@
-"""Observation of a session: its history of micro-batches, their progress documents, and the listeners that are told of them."""
+"""Observation of a session: its history of micro-batches, their progress documents, and the listeners that receive them."""
 
 from __future__ import annotations
 
