@@ -1,9 +1,9 @@
 # ruff: noqa: INP001  a script
 """An application for spark-submit: revenue by gem pack over generated purchases, on whatever Spark there is.
 
-    spark-submit --master spark://HOST:7077 --py-files headrace.zip examples/cluster.py /shared/checkpoint
+    spark-submit --master spark://HOST:7077 --py-files headrace.zip examples/cluster.py s3://bucket/checkpoint
 
-The checkpoint is a folder that driver and workers share (docs/deployment.md).
+The checkpoint is the URL of an object store, or a folder that driver and workers share (docs/deployment.md).
 """
 
 from __future__ import annotations

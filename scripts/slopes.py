@@ -1,17 +1,20 @@
 # ruff: noqa: INP001  a module of the scripts in this folder
-"""Slopes of measures over micro-batches, by least squares, and whether they are beyond noise."""
+"""Slopes of measures over micro-batches, by least squares, and whether they grow or fall beyond noise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 PER_BATCHES = 1_000
 MIN_ERRORS = 3.0  # a slope below so many standard errors is noise
 MIN_SHARE = 0.01  # of the mean per 1,000 batches; a slope below it is harmless
+
+Trend: TypeAlias = Literal["growing", "flat", "falling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,11 @@ class Slope:
         return math.copysign(math.inf, self.growth) if self.growth else 0.0
 
     @property
-    def is_beyond_noise(self) -> bool:
-        """Whether the slope is more than 3 standard errors and more than 1 % of the mean; it may also fall."""
-        return abs(self.growth) > MIN_ERRORS * self.error and abs(self.share) > MIN_SHARE
+    def trend(self) -> Trend:
+        """Growing or falling by more than 3 standard errors and more than 1 % of the mean; otherwise flat."""
+        if abs(self.growth) <= MIN_ERRORS * self.error or abs(self.share) <= MIN_SHARE:
+            return "flat"
+        return "growing" if self.growth > 0 else "falling"
 
 
 def fit_slope(batches: Sequence[int], values: Sequence[float]) -> Slope:

@@ -16,10 +16,13 @@ import atexit
 import gc
 import os
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from headrace.bench.driver.kafka_broker import KafkaBroker, run_kafka_broker
+from support.postgres_server import PostgresServer, run_postgres
 from support.preloaded_process import PreloadedPopen
 
 _ALLOCATIONS_PER_COLLECTION = 20_000  # Python: 700
@@ -43,6 +46,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """Run a broker for the tests of this process; each of them has topics of its own. Tests that use it are marked `kafka`."""
+    with run_kafka_broker(tmp_path_factory.mktemp("kafka-broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """Run a server for the tests of this process; each of them has tables of its own. Tests that use it are marked `postgres`."""
+    with run_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture

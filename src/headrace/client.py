@@ -94,16 +94,30 @@ class RemoteSession:
         time: str,
         watermark: str = "0 seconds",
         max_ahead: str | None = None,
+        watermark_by: str | None = None,
+        idle: str = "10 seconds",
     ) -> None:
         """Declare a stream.
 
         `source` is a `MemorySource`, for rows that are sent with `append`, or a mapping with the source options of the service's
         API. `time` names the event-time column; `watermark` is the maximum disorder; rows that are more than `max_ahead` in the
-        future are dropped and counted. Raises NameTakenError if the stream exists.
+        future are dropped and counted. `watermark_by` and `idle` are as for `Session.create_stream`. Raises NameTakenError if the
+        stream exists.
         """
         options = {"source": "memory", "columns": source.schema.to_ddl()} if isinstance(source, MemorySource) else dict(source)
-        times = {"time": time, "watermark": watermark} | ({} if max_ahead is None else {"max_ahead": max_ahead})
+        times = {"time": time, "watermark": watermark, "max_ahead": max_ahead, "watermark_by": watermark_by, "idle": idle}
         self.ask("POST", "/streams", json={**options, "name": name, **times})
+
+    def sql(self, text: str) -> RemoteQuery | list[dict[str, Any]] | None:
+        """Run a statement: CREATE STREAM or QUERY, DROP, SHOW, DESCRIBE; return the query or the rows that it makes, if any.
+
+        Errors are those of the methods that do the same. A query is accepted, and live a little later.
+        """
+        answer = self.ask("POST", "/statements", json={"sql": text}).json()
+        if answer["query"] is not None and text.lstrip()[:6].upper() == "CREATE":
+            return self.query(answer["query"])
+        rows: list[dict[str, Any]] | None = answer["rows"]
+        return rows
 
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream for good. Raises NotFoundError if there is none, and NameTakenError if queries read it.
@@ -131,18 +145,26 @@ class RemoteSession:
         return {stream["name"]: stream for stream in self.ask("GET", "/streams").json()}
 
     def add(
-        self, sql: str | Select | StreamFlow, *, name: str | None = None, wait: float = 10.0, budget: BudgetInput = None
+        self,
+        sql: str | Select | StreamFlow,
+        *,
+        name: str | None = None,
+        wait: float = 10.0,
+        budget: BudgetInput = None,
+        sinks: Sequence[str | Mapping[str, Any]] = (),
     ) -> RemoteQuery:
         """Add a query, as SQL text or made with the DSL; return its handle when it is live, or after `wait` seconds.
 
         `budget` limits what the query may use in a micro-batch, by name or as a QueryBudget: at most the budget that the user has
-        in the service, unless the token is that of an admin.
+        in the service, unless the token is that of an admin. `sinks` are further destinations, as text or options with a `kind`;
+        the service must allow them.
 
         If the service is overloaded, the client retries when the service says, as long as that is within `wait` seconds. Raises
         SqlError for an invalid query, NameTakenError if the name is in use, and SessionError if the service stays overloaded.
         """
         text = sql if isinstance(sql, str) else sql.sql
         body = {"sql": text, **({} if name is None else {"name": name}), **_to_body(budget)}
+        body |= {"sinks": list(sinks)} if sinks else {}
         return RemoteQuery(self, self._ask_with_retry("POST", "/queries", body, wait))
 
     def stream(self, name: str) -> StreamFlow:
@@ -150,14 +172,21 @@ class RemoteSession:
         return create_flow(name, self.add)
 
     def replace(
-        self, name: str, sql: str | Select | StreamFlow, *, wait: float = 10.0, budget: BudgetInput = None
+        self,
+        name: str,
+        sql: str | Select | StreamFlow,
+        *,
+        wait: float = 10.0,
+        budget: BudgetInput = None,
+        sinks: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> RemoteQuery:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
 
-        `wait`, `budget` and errors are those of `add`, but the default budget is that of the old query. Raises
-        NotFoundError if no query has that name.
+        `wait`, `budget`, `sinks` and errors are those of `add`, but the default budget and sinks are those of the old query.
+        Raises NotFoundError if no query has that name.
         """
         body = {"sql": sql if isinstance(sql, str) else sql.sql, **_to_body(budget)}
+        body |= {} if sinks is None else {"sinks": list(sinks)}
         return RemoteQuery(self, self._ask_with_retry("PUT", f"/queries/{quote(name, safe='')}", body, wait))
 
     def remove(self, name: str) -> None:
@@ -200,7 +229,8 @@ class RemoteSession:
     def rescale(self, partitions: int | Literal["auto"]) -> dict[str, Any]:
         """Change the number of key partitions from the next micro-batch on, as `Session.rescale`; needs the role admin.
 
-        Return the numbers that the service reports: `partitions` now, `next`, whether it is `auto`, and the `parallelism`.
+        Return the numbers that the service reports: `partitions` now, `next`, whether it is `auto`, the `parallelism`, and the
+        shares of the smallest and the greatest range of hashes.
         """
         info: dict[str, Any] = self.ask("POST", "/rescale", json={"partitions": partitions}).json()
         return info
@@ -396,8 +426,8 @@ class ServiceUnreachableError(SessionError):
     """The service does not answer; it may answer later."""
 
 
-class _ServiceBusyError(SessionError):
-    """The service is overloaded, and says after how many seconds to retry."""
+class _ServiceBusyError(ServiceUnreachableError):
+    """The service is overloaded, or waits as a standby, and says after how many seconds to retry."""
 
     retry_seconds: float = 1.0
 

@@ -92,6 +92,10 @@ class StorageError(CheckpointError):
     """A file of the checkpoint cannot be written, such as on a full disk; nothing that was committed is lost."""
 
 
+class OwnershipLostError(CheckpointError):
+    """Another session has taken the checkpoint over; this one commits nothing any more."""
+
+
 class SessionError(HeadraceError):
     """The state of the session does not allow the call."""
 

@@ -6,13 +6,13 @@ The registry has the queries by id and by name: active queries, and the most rec
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
+from headrace.connectors import FileSink, MemorySink, NoopSink, Sink, SinkSet, SinkSpec, is_sink_set, sink_set_from_json
 from headrace.display import PREVIEW_ROWS, QueryDisplay, SessionDisplay, display_stream, format_query, render_query
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.budget import QueryBudget
@@ -23,10 +23,10 @@ from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.result_frames import ResultFrames
 from headrace.runtime.batch_log import BatchLogEntry
-from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState
-from headrace.sql import Catalog
+from headrace.runtime.sink_queue import SinkStatus
+from headrace.sql import Catalog, bind_query
 from headrace.storage.result_log import ResultReader
 
 if TYPE_CHECKING:
@@ -40,12 +40,11 @@ class QueryRecord:
     id: int
     name: str
     sql: str
-    sink: Sink
+    sinks: SinkSet
     status: str = "accepted"
     error: str | None = None
     schema: Schema | None = None
     recovered: bool = False
-    awaits_callback: bool = False  # a recovered query whose callback must be passed again
     accepted_at: float | None = None
     live_at: float | None = None
     first_batch: int = 0  # the first batch that can have rows of the query
@@ -53,14 +52,19 @@ class QueryRecord:
     live: bool = field(default=False)
     owner: str = ""
     budget: QueryBudget | None = None  # by default that of the session
+    installed_sinks: Any = None  # the JSON form of the sinks, if several or changed, at the last commit
 
     @classmethod
     def from_checkpoint(cls, query: QueryState | AddQuery) -> QueryRecord:
-        """Return the record of a query of the checkpoint; without a stored sink, the user must pass its callback again."""
-        target = parse_sink(None) if query.sink is None else sink_from_json(query.sink)
-        record = cls(query.id, query.name, query.sql, target, recovered=True, awaits_callback=query.sink is None)
+        """Return the record of a query of the checkpoint; the user must pass its callbacks again."""
+        record = cls(query.id, query.name, query.sql, sink_set_from_json(query.sink), recovered=True)
         record.owner, record.budget = query.owner, query.budget
         return record
+
+    def install_sinks(self, value: Any) -> None:
+        """Take over the sinks that a committed batch has installed, in their JSON form."""
+        if value is not self.installed_sinks:
+            self.sinks, self.installed_sinks = self.sinks.install(sink_set_from_json(value)), value
 
     def apply_state(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Update the record from a committed batch; `fresh` if this session ran that batch."""
@@ -79,11 +83,12 @@ def check_past(plan: AnyQuery, *, past: bool) -> None:
         raise SessionError("past=True is for joins in SLIDING windows only", hint="add the query without past=True")
 
 
-def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
-    """Raise NameTakenError if the sink writes to the directory of another query's sink."""
-    path = getattr(sink, "path", None)
-    for other in others:
-        if path is not None and getattr(other.sink, "path", None) == path:
+def check_sinks(name: str, sinks: Iterable[Sink], others: Iterable[QueryRecord]) -> None:
+    """Raise NameTakenError if a sink writes files to the directory of another query's sink."""
+    paths = {sink.path for sink in sinks if isinstance(sink, FileSink)}
+    for other in others if paths else ():
+        path = next((sink.path for sink in other.sinks.sinks if isinstance(sink, FileSink) and sink.path in paths), None)
+        if path is not None:
             raise NameTakenError(
                 f"query '{other.name}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
             )
@@ -156,8 +161,33 @@ class Query(ResultFrames):
 
     @property
     def sink(self) -> Sink:
-        """The sink of the results."""
-        return self._record.sink
+        """The sink of the results; the first one, if there are several."""
+        return self._record.sinks.sinks[0] if self._record.sinks.sinks else NoopSink()
+
+    @property
+    def sinks(self) -> list[SinkStatus]:
+        """The status of each sink: what waits for it, and why, if its destination is not available."""
+        return self._session.sink_changes.describe(self._record)
+
+    @property
+    def active_sinks(self) -> tuple[Sink, ...]:
+        """The sinks that were not taken away."""
+        return self._record.sinks.sinks
+
+    def add_sink(self, sink: SinkSpec) -> int:
+        """Add a sink: it receives the rows of every micro-batch from the next one on. Return its number.
+
+        `sink` is a specification as for `Session.add`. Raises SinkError if it is invalid, SessionError if the query has ended.
+        """
+        return self._session.sink_changes.add(self._record, sink, self.schema)
+
+    def remove_sink(self, number: int, *, discard: bool = False) -> None:
+        """Take a sink away: it receives no rows from the next micro-batch on.
+
+        What was emitted before still goes to it; with `discard`, what waits for it is dropped, also of a query that has ended.
+        Raises SinkError if there is no such sink.
+        """
+        self._session.sink_changes.remove(self._record, number, discard=discard)
 
     @property
     def budget(self) -> QueryBudget:
@@ -248,8 +278,8 @@ class Query(ResultFrames):
         """Return the status, SQL text and last rows as HTML, for notebooks; never raises an error."""
         rows, note = None, ""
         try:
-            if not isinstance(self.sink, MemorySink):
-                note = f"the rows go to {self.sink}"
+            if not any(isinstance(sink, MemorySink) for sink in self._record.sinks.sinks):
+                note = f"the rows go to {self._record.sinks.describe()}"
             elif self.emitted:
                 limit = min(self.emitted, PREVIEW_ROWS)
                 reader = self._session.result_reader
@@ -325,7 +355,7 @@ class QueryRegistry:
         self,
         text: str,
         name: str,
-        sink: Sink,
+        sinks: SinkSet,
         catalog: Catalog,
         first_batch: int,
         *,
@@ -336,24 +366,26 @@ class QueryRegistry:
         """Check a new query; return its record and the command that adds it. `first_batch` is the earliest possible one."""
         plan = bind_query(text, catalog)
         check_past(plan, past=past)
-        check_sink(name, sink, self.list_active())
-        record = self.add_record(name, text, sink, plan.schema, owner, first_batch)
+        check_sinks(name, sinks.sinks, self.list_active())
+        for sink in sinks.sinks:
+            sink.check_columns(plan.schema.to_arrow())
+        record = self.add_record(name, text, sinks, plan.schema, owner, first_batch)
         record.budget = budget
-        sink_json = None if isinstance(sink, CallbackSink) else sink.to_json()
-        return record, AddQuery(record.id, name, text, sink_json, past, owner, budget)
+        return record, AddQuery(record.id, name, text, sinks.to_json(), past, owner, budget)
 
-    def add_record(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str, first_batch: int) -> QueryRecord:
+    def add_record(self, name: str, sql: str, sinks: SinkSet, schema: Schema, owner: str, first_batch: int) -> QueryRecord:
         """Add the record of a newly accepted query; it becomes live in `first_batch` or a later batch."""
-        record = QueryRecord(self._next_id, name, sql, sink, schema=schema, accepted_at=time.monotonic(), owner=owner)
+        record = QueryRecord(self._next_id, name, sql, sinks, schema=schema, accepted_at=time.monotonic(), owner=owner)
         record.first_batch = first_batch
         self._next_id += 1
         self.records[record.id], self._ids_by_name[name] = record, record.id
         return record
 
-    def reattach_query(self, name: str, sql: str, sink: Sink, budget: QueryBudget | None) -> QueryRecord:
-        """Return a recovered query that the user adds again, and attach its callback if it has one.
+    def reattach_query(self, name: str, sql: str, sinks: Sequence[Sink] | None, budget: QueryBudget | None) -> QueryRecord:
+        """Return a recovered query that the user adds again, and attach its callbacks if it has some.
 
-        Raises NameTakenError if the query was not recovered, or has another text, sink or budget.
+        Without sinks, those of the query stay. Raises NameTakenError if the query was not recovered, or has another text, other
+        sinks or another budget.
         """
         record = self.records[self._ids_by_name[name]]
         if not record.recovered or record.sql != sql:
@@ -362,10 +394,11 @@ class QueryRegistry:
                 detail=f"its text: {record.sql}",
                 hint="choose another name, or remove it first",
             )
-        if isinstance(sink, CallbackSink):
-            record.sink, record.awaits_callback = sink, False
-        elif not isinstance(sink, MemorySink) and sink != record.sink:
-            raise NameTakenError(f"query '{name}' already exists with another sink", detail=f"its sink: {record.sink}")
+        if sinks is not None and not record.sinks.matches(sinks):
+            raise NameTakenError(
+                f"query '{name}' already exists with another sink", detail=f"its sink: {record.sinks.describe()}"
+            )
+        record.sinks = record.sinks.attach_callbacks(sinks or ())
         if budget is not None and budget != record.budget:
             raise NameTakenError(
                 f"query '{name}' already exists with another budget",
@@ -412,10 +445,13 @@ class QueryRegistry:
         return str(number) if record is None else record.name
 
     def apply_states(self, numbers: Iterable[int], state: EngineState) -> None:
-        """Update the records of queries that a committed batch has added, removed or failed."""
+        """Update the records of queries that a committed batch has added, removed or failed, or whose sinks it has changed."""
         for number in numbers:
             if number in self.records and number in state.queries:
                 self.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+        for query in state.queries.values():
+            if is_sink_set(query.sink) and query.id in self.records:
+                self.records[query.id].install_sinks(query.sink)
 
     def drop_ended(self, known: Container[int], count: int) -> None:
         """Drop ended queries that are not in `known`, once there are far more records than the `count` of known queries."""

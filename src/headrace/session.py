@@ -15,9 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,36 +25,37 @@ from headrace.connectors import Range, Source
 from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import SessionError
+from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
-from headrace.model.time import parse_duration
 from headrace.model.types import Schema
-from headrace.query import Query, QueryRecord, QueryRegistry, check_sink, display_session, find_schema, list_streams
-from headrace.runtime.backend import load_backend, probe_backend, to_sink, to_source
+from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
+from headrace.runtime.backend import BackendStart, probe_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
-from headrace.runtime.binding import bind_query
-from headrace.runtime.cleanup import choose_folder, run_all_steps
+from headrace.runtime.cleanup import ClosedAtEnd, choose_folder, run_all_steps
 from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
-from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, ResultDelivery
+from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, MAX_WAITING_BYTES, DeliveryLimits, ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.listeners import SessionListener
 from headrace.runtime.metrics import BatchReport, CommittedBatch
 from headrace.runtime.observation import SessionObserver
+from headrace.runtime.opening import CheckpointOpening
 from headrace.runtime.partition_scaling import Partitioning, PartitionSetting, parse_partitions
 from headrace.runtime.query_stats import SessionStatistics
-from headrace.runtime.stream_registry import StreamRegistry, make_readers_error
+from headrace.runtime.stream_registry import StreamRegistry, make_readers_error, make_stream_factory
 from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
-from headrace.sql import Catalog
+from headrace.sink_changes import SinkChanges, SinkSpecs, parse_sinks
+from headrace.sql import Catalog, bind_query
+from headrace.statements import run_statement
 from headrace.storage.checkpoint import Checkpoint
-from headrace.storage.locations import set_storage_options
+from headrace.storage.locations import StorageOptions
 from headrace.storage.result_log import ResultReader, Retention
 
 ROWS_PER_BATCH = 4_000_000
 
 
-class Session:
+class Session(ClosedAtEnd):
     """A shared pipeline with its streams and queries. Use it as a context manager, or call `close` at the end."""
 
     def __init__(
@@ -74,7 +75,9 @@ class Session:
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
         functions: bool = True,
         delivery_timeout: float = DELIVERY_TIMEOUT_SECONDS,
-        storage_options: Mapping[str, str] | None = None,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        storage_options: StorageOptions | None = None,
+        standby: bool = False,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -84,20 +87,18 @@ class Session:
         - `spark_config`: settings of Spark, such as {"spark.executor.memory": "4g"}; those of spark-submit and files apply, too.
         - `exchange`: how shuffle blocks travel: as "files" of the checkpoint, through Spark's "shuffle", or "auto".
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
-        - `partitions`: the number of key partitions, or "auto": it follows the back-end's parallelism and the load. By default
-          the number in the checkpoint, or the back-end's parallelism.
-        - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
-        - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
-          best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
-        - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name, such as {"output_rows": 1_000_000}; a
-          query that needs more fails, the others go on.
+        - `partitions`: the number of key partitions, or "auto" (by parallelism and load); by default as in the checkpoint.
+        - `rows_per_batch`: about how many rows a micro-batch reads from each stream at most.
+        - `multiway`: how joins in SLIDING windows share: "global" (least total cost), "common" (equal sub-plans) or "none".
+        - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
-        - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the query that takes so long;
-          0 is unlimited.
-        - `functions`: False refuses registered functions (UDFs), and a checkpoint that has some before any code of it runs:
-          the code of functions is pickled, so that whoever can write to the checkpoint could run code in this process.
+        - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
+        - `functions`: False refuses registered functions, and a checkpoint that has some: their pickled code would run here.
         - `delivery_timeout`: the seconds after which a callback or a console that blocks fails its query.
+        - `max_waiting_bytes`: what may wait for a sink whose destination is not available, before its query fails.
         - `storage_options`: options of object stores, such as {"endpoint": …, "access_key_id": …}; others are in the environment.
+          Those below a URL are in a mapping of their own: {"s3://bucket": {"endpoint": …}}.
+        - `standby`: wait while another session uses the checkpoint, and take over when it ends; by default that is an error.
 
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
@@ -106,11 +107,12 @@ class Session:
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
-            set_storage_options(storage_options or {})
-            self.checkpoint = self._checkpoint = Checkpoint(choose_folder(checkpoint, self._cleanup), storage_options)
-            self._cleanup.appendleft(self._checkpoint.close)
-            self._backend = load_backend(backend, master=master, spark=spark, spark_config=spark_config, exchange=exchange)
-            self._cleanup.appendleft(self._backend.close)
+            location = choose_folder(checkpoint, self._cleanup)
+            opening = CheckpointOpening(partial(Checkpoint, location, storage_options), standby=standby)
+            self._cleanup.appendleft(opening.close)
+            start = BackendStart(backend, master, spark, spark_config or {}, exchange)
+            self._backend = opening.start_meanwhile(start, self._cleanup)
+            self.checkpoint = self._checkpoint = opening.finish()
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
             self._cleanup.appendleft(self._coordinator.close)
             probe_backend(self._backend, self._checkpoint)
@@ -118,68 +120,76 @@ class Session:
             self._allows_functions = functions
             if not functions:
                 check_no_udfs(self._coordinator)
-            self._recover(delivery_timeout)
+            self._recover(DeliveryLimits(delivery_timeout, max_waiting_bytes))
         except BaseException as error:  # noqa: BLE001  raised again
             run_all_steps(self._cleanup, error)
 
-    def _recover(self, delivery_timeout: float) -> None:
+    def _recover(self, limits: DeliveryLimits) -> None:
         """Load the queries of the checkpoint, and deliver the rows that were not delivered."""
         self._command_queue = self._coordinator.command_queue
-        self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of)
+        self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of, self._checkpoint.identity)
         self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
         is_new = self._coordinator.state.batch < 0
-        self._delivery = ResultDelivery(
-            self._checkpoint.store, is_new=is_new, on_failure=self._fail_query, timeout=delivery_timeout
-        )
-        self._coordinator.delivered_batch = self._delivery.delivered_batch
+        self._delivery = ResultDelivery(self._checkpoint, is_new=is_new, on_failure=self._fail_query, limits=limits)
+        self._cleanup.appendleft(self._delivery.close)
+        self._coordinator.list_needed_files = self._delivery.list_needed_files
         self.statistics = SessionStatistics(self._coordinator, self._observer)
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
-        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._state_changed)
+        self._loop = BatchLoop(self._run_if_busy, self._command_queue.count_appended, self._state_changed, self._backend.close)
+        self.sink_changes = SinkChanges(self._registry, self._command_queue, self._delivery, self._backend, self._state_changed)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
         self._deliver_results()
 
     def _deliver_results(self) -> None:
-        """Queue committed rows for the console and callbacks, unless a recovered query still waits for its callback."""
-        if any(record.awaits_callback and record.status in {"accepted", "live"} for record in self._registry.records.values()):
-            return
+        """Queue committed rows for the sinks that the driver serves."""
         state = self._coordinator.state
         self._delivery.submit(self._registry.records, state.deliveries, state.batch)
 
     def create_stream(
-        self, name: str, source: Source, *, time: str, watermark: str = "0 seconds", max_ahead: str | None = None
+        self,
+        name: str,
+        source: Source,
+        *,
+        time: str,
+        watermark: str = "0 seconds",
+        max_ahead: str | None = None,
+        watermark_by: str | None = None,
+        idle: str = "10 seconds",
     ) -> None:
         """Declare a stream over a source.
 
-        `time` names the event-time column. `watermark` is the maximum disorder, such as "2 seconds": rows that arrive later than
-        that are late. Rows that are more than `max_ahead` in the future are dropped and counted (by default after one day for a
-        TcpSource, else none). In a session recovered from a checkpoint, this call attaches the source of a known stream again.
-
-        Several streams may have the same source object: each of them reads every row once. A stream that is declared later starts
-        with the oldest row that the source retains; a MemorySource retains the rows that one of its streams has not read yet.
+        `time` names the event-time column; rows that arrive later than `watermark`, such as "2 seconds", are late. Rows more than
+        `max_ahead` in the future are dropped and counted (by default after one day for a KafkaSource or a TcpSource, else none).
+        With `watermark_by="partition"` (the default of a KafkaSource; else "stream") the watermark follows the partition that is
+        furthest behind, except those that had no rows for `idle`, while others had some.
+        In a session recovered from a checkpoint, this call attaches the source of a known stream again. Several streams may have
+        the same source object: each reads every row once, a later one from the oldest that the source retains.
 
         Raises NameTakenError if the stream is already declared, SchemaError for an invalid name or time column, and
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
-        delay, source = parse_duration(watermark), to_source(source, self._backend)
-        ahead = getattr(source, "default_max_ahead", None) if max_ahead is None else parse_duration(max_ahead)
+        source = to_source(source, self._backend)
+        make_stream = make_stream_factory(name, source, time, watermark, max_ahead, watermark_by, idle)
         while name in self._coordinator.dropping:  # commit the drop of an earlier stream of that name first
             with self._batch_lock:
                 if name in self._coordinator.dropping:
                     self._run_one_batch()
-        with self._streams.attach(name, source, time, delay, ahead) as stream, self._batch_lock, self._lock:
+        with self._streams.attach(name, source, make_stream) as stream, self._batch_lock, self._lock:
             self._check_open()
             self._coordinator.declare_stream(stream, source)
+
+    def sql(self, text: str) -> Query | pa.Table | None:
+        """Run a statement: CREATE STREAM or QUERY, DROP, SHOW, DESCRIBE; return the query or the table that it makes, if any."""
+        return run_statement(self, text)
 
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:
         """Drop a stream: it is not read any more, and the next micro-batch deletes its state and the bookkeeping of its source.
 
-        Returns when the drop is logged, which waits for a running micro-batch: a crash afterwards does not bring the stream back.
-        A stream without a source, after a restart, can be dropped as well. The name can be declared again, as a new stream.
+        Returns when the drop is logged, which waits for a running micro-batch. The name can then be declared again.
 
-        Raises NotFoundError if no stream has that name, and SessionError with the names of the queries that read it, unless
-        `cascade` removes these queries.
+        Raises NotFoundError if there is none, and SessionError with the queries that read it, unless `cascade` removes them.
         """
         self._check_open()
         with self._lock, self._command_queue.hold_together():
@@ -200,6 +210,7 @@ class Session:
         *,
         name: str | None = None,
         sink: Any = None,
+        sinks: SinkSpecs = None,
         past: bool = False,
         owner: str = "",
         budget: BudgetInput = None,
@@ -208,8 +219,8 @@ class Session:
 
         - `sql`: SQL text, or a query made with `hr.select` or `hr.stream`.
         - `name`: a unique name; by default `q1`, `q2`, and so on.
-        - `sink`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR", "jsonl:DIR", a function of
-          an Arrow table, or a sink such as `hr.ParquetSink`.
+        - `sink`, or several as `sinks`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR",
+          "jsonl:DIR", a function of an Arrow table, or a sink such as `hr.ParquetSink` or `hr.KafkaSink`.
         - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
         - `owner`: recorded with the query, without further effect.
         - `budget`: what the query may use in a micro-batch, as for `Session`; limits that it does not name are the session's.
@@ -224,14 +235,15 @@ class Session:
         self._check_open()
         text, own_budget = sql_of(sql), parse_own_budget(budget, self.budget)
         with self._lock:
-            query_name, target = self._registry.choose_name(name), to_sink(sink, self._backend)
+            query_name, targets = self._registry.choose_name(name), parse_sinks(sink, sinks, self._backend)
             is_recovered = query_name in self._registry
             if is_recovered:
-                record = self._registry.reattach_query(query_name, text, target, own_budget)
-                self._deliver_results()
+                given = None if sink is None and sinks is None else targets.sinks
+                record = self._registry.reattach_query(query_name, text, given, own_budget)
+                self._delivery.attach_callbacks(record)
             else:
                 record, command = self._registry.accept_query(
-                    text, query_name, target, self.catalog, self.last_batch + 1, past=past, owner=owner, budget=own_budget
+                    text, query_name, targets, self.catalog, self.last_batch + 1, past=past, owner=owner, budget=own_budget
                 )
                 self._command_queue.append(command)
         if is_recovered:
@@ -252,7 +264,9 @@ class Session:
                 self._command_queue.append(RemoveQuery(record.id))
             self._state_changed.notify_all()
 
-    def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "", budget: BudgetInput = None) -> Query:
+    def replace(
+        self, name: str, sql: QueryText, *, sink: Any = None, sinks: SinkSpecs = None, owner: str = "", budget: BudgetInput = None
+    ) -> Query:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
 
         Parameters and errors are those of `add`, but the default `budget` is that of the old query; raises NotFoundError if no
@@ -261,11 +275,11 @@ class Session:
         self._check_open()
         with self._lock, self._command_queue.hold_together():
             self.check(sql_of(sql))
-            target = to_sink(sink, self._backend)
+            targets = parse_sinks(sink, sinks, self._backend)
             new_budget = parse_own_budget(budget, self.budget) or self._registry.get(name).budget
-            check_sink(name, target, (record for record in self._registry.list_active() if record.name != name))
+            check_sinks(name, targets.sinks, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
-            return self.add(sql, name=name, sink=target, owner=owner, budget=new_budget)
+            return self.add(sql, name=name, sinks=targets.sinks, owner=owner, budget=new_budget)
 
     @property
     def budget(self) -> QueryBudget:
@@ -294,17 +308,14 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
 
-        Counts are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason) and
-        `skipped_rows` (lines that do not fit the columns, the newest in `skipped_samples`). The `status` is "ok", "degraded" (its
-        source cannot be read now, `error` says why, and it is tried again) or "detached" (no source yet after a restart).
+        Counts are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason),
+        `skipped_rows` (lines that do not fit, the newest in `skipped_samples`), `lag` (rows not read yet) and `partitions`. The
+        `status` is "ok", "degraded" (`error` says why, and the source is tried again) or "detached" (after a restart).
         """
         return self._streams.describe()
 
     def stream(self, name: str) -> StreamFlow:
-        """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
-
-        Every step of the flow is checked at once and raises SqlError if it is invalid.
-        """
+        """Return a flow of the rows of a stream, to filter, window, group, join and add; an invalid step raises SqlError."""
         return create_flow(name, self.add, self.check)
 
     def register_function(
@@ -364,7 +375,6 @@ class Session:
     def _run_one_batch(self, *, final: bool = False) -> BatchReport:
         """Run a batch, and finish it if it was committed; there may have been nothing left to do."""
         started, batch = time.monotonic(), self._coordinator.state.batch
-        self._coordinator.delivered_batch = self._delivery.delivered_batch
         with label_logs(batch + 1):
             report = self._coordinator.advance(final=final)
             if self._coordinator.state.batch > batch:
@@ -425,8 +435,8 @@ class Session:
 
     @property
     def partitioning(self) -> Partitioning:
-        """The number of key partitions, now and from the next micro-batch on."""
-        return self._coordinator.scaler.describe(self._coordinator.state.partitions, self._backend.parallelism)
+        """The number of key partitions, now and from the next micro-batch on, and the part of all hashes that each one has."""
+        return self._coordinator.scaler.describe(self._coordinator.state.partition_map, self._backend.parallelism)
 
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in a background thread whenever there is work, at least `interval` seconds apart.
@@ -438,7 +448,8 @@ class Session:
         self._check_open()
         self._loop.start(interval)
 
-    def _run_batch_if_busy(self) -> bool:
+    def _run_if_busy(self) -> bool:
+        self._check_open()
         with self._batch_lock:
             busy = bool(self._command_queue) or self._coordinator.has_work()
             if busy:
@@ -446,15 +457,18 @@ class Session:
             return busy
 
     @property
+    def loss(self) -> OwnershipLostError | None:
+        """Why another session owns the checkpoint now, so that this one commits nothing any more; None while it is the owner."""
+        error = self._checkpoint.loss or self._loop.error
+        return error if isinstance(error, OwnershipLostError) else None
+
+    @property
     def problem(self) -> str | None:
         """The error of the last micro-batch, while the background thread retries it; None if that succeeded."""
         return None if self._loop.problem is None else str(self._loop.problem)
 
     def stop(self) -> None:
-        """Stop the background thread after the running micro-batch.
-
-        Raises the error that ended the thread, or that of a micro-batch which the thread was about to retry, if any.
-        """
+        """Stop the background thread after the running micro-batch; raise the error that ended it, or that it was to retry."""
         self._loop.stop()
 
     def explain(self) -> str:
@@ -543,10 +557,7 @@ class Session:
         return self._checkpoint.path
 
     def retain_results(self, max_bytes: int | None = None, max_batches: int | None = None) -> None:
-        """Limit the results that the session keeps for readers, from the next micro-batch on; None is unlimited.
-
-        The oldest results are deleted first. `max_batches` counts micro-batches, with results or without.
-        """
+        """Limit the results kept for readers, by bytes and micro-batches; None is unlimited. The oldest are deleted first."""
         self._coordinator.retention = Retention(max_bytes, max_batches)
 
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
@@ -565,7 +576,7 @@ class Session:
         return self._coordinator.state.queries.get(record.id)
 
     def name_of(self, number: int) -> str:
-        """Return the name of a query by its id, or the id as text if the session no longer knows the query."""
+        """Return the name of a query by its id, or the id as text if the session no longer knows it."""
         return self._registry.name_of(number)
 
     def schema_of(self, record: QueryRecord) -> Schema:
@@ -575,6 +586,8 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError("the session is closed")
+        if self.loss is not None:
+            raise self.loss
         if self._loop.error is not None:
             raise self._loop.make_stopped_error()
 
@@ -585,11 +598,3 @@ class Session:
     def _repr_html_(self) -> str:
         """Return the state, streams and newest queries as HTML, for notebooks."""
         return render_session("headrace session", display_session(self, self._loop.describe_state()))
-
-    def __enter__(self) -> Self:
-        """Return the session; the context manager closes it at the end."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the session."""
-        self.close()

@@ -25,6 +25,7 @@ import headrace as hr
 from headrace.backends.spark.environment import ALLOCATOR_SETTINGS
 from headrace.cli import COMMANDS, build_application, session_file
 from headrace.client import RemoteQuery, RemoteSession
+from headrace.connectors import source_options
 from headrace.plan import derived, sliding_join, window_join
 from headrace.service import declared_streams
 from headrace.service.admission import ServiceLimits
@@ -44,6 +45,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "FileSource": hr.FileSource,
     "RateSource": hr.RateSource,
     "TcpSource": hr.TcpSource,
+    "KafkaSource": hr.KafkaSource,
 }
 """Calls with a table of all their parameters, by its heading."""
 HANDLES = {"Session": hr.Session, "Query": hr.Query, "RemoteSession": RemoteSession, "RemoteQuery": RemoteQuery}
@@ -115,23 +117,30 @@ def format_option_default(parameter: Any) -> str:
 
 def list_session_file_keys() -> dict[str, dict[str, str]]:
     """Return the keys of a session file, by the part of the file; defaults are those of the sources."""
-    sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource}
+    sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource, "kafka": hr.KafkaSource}
     tables = {
         "Keys at the top": {
             **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
             "functions": "true",
         },
         "Keys of spark": dict.fromkeys(session_file._SPARK_KEYS, NO_DEFAULT),
-        "Keys of streams": {"source": "files", "time": REQUIRED, "watermark": "0 seconds", "max_ahead": NO_DEFAULT},
-        "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "budget": NO_DEFAULT},
+        "Keys of streams": {
+            "source": "files",
+            "time": REQUIRED,
+            "watermark": "0 seconds",
+            "max_ahead": NO_DEFAULT,
+            "watermark_by": NO_DEFAULT,
+            "idle": "10 seconds",
+        },
+        "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "sinks": NO_DEFAULT, "budget": NO_DEFAULT},
     }
     assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "spark", "streams", "queries"}
     assert set(session_file._STREAM_KEYS) == set(tables["Keys of streams"])
     assert set(session_file._QUERY_KEYS) == set(tables["Keys of queries"])
-    for kind, keys in session_file._SOURCE_KEYS.items():
+    for kind, keys in source_options.SOURCE_OPTIONS.items():
         defaults = inspect.signature(sources[kind]).parameters
         tables[f"Keys of source {kind}"] = {
-            key: REQUIRED if key in session_file._REQUIRED_KEYS[kind] else format_toml(defaults[key].default) for key in keys
+            key: REQUIRED if key in source_options.REQUIRED_OPTIONS[kind] else format_toml(defaults[key].default) for key in keys
         }
     return tables
 
@@ -149,6 +158,7 @@ def list_declaration_keys() -> dict[str, dict[str, str]]:
         "files": declared_streams.FileStream,
         "rate": declared_streams.RateStream,
         "tcp": declared_streams.TcpStream,
+        "kafka": declared_streams.KafkaStream,
     }
     tables = {kind: {name: format_field(field) for name, field in model.model_fields.items()} for kind, model in models.items()}
     common = {name: default for name, default in tables["memory"].items() if all(name in table for table in tables.values())}
@@ -160,6 +170,8 @@ def list_declaration_keys() -> dict[str, dict[str, str]]:
 def format_field(field: Any) -> str:
     if field.is_required():
         return REQUIRED
+    if field.default_factory is dict:
+        return NO_DEFAULT
     return "now" if field.default_factory else format_toml(field.default)
 
 

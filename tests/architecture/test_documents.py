@@ -11,6 +11,7 @@ import logging
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import PACKAGE, ROOT, SENTENCE, Document, list_documents, load_module
@@ -19,7 +20,7 @@ import headrace.session
 from headrace.cli import COMMANDS
 from headrace.cli.explain import plan_session_file
 from headrace.cli.session_file import SessionFile
-from headrace.runtime.backend import load_backend
+from headrace.runtime.backend import BackendStart
 from headrace.sql import Catalog, bind_query
 
 BASE_FOLDERS = (ROOT, PACKAGE, ROOT / "docs", ROOT / "tests")
@@ -99,10 +100,10 @@ def test_named_files_and_symbols_exist(document: Document):
 
 @every_reference
 def test_python_blocks_run(document: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def load_without_spark(name: str, *arguments: object, **options: object) -> object:
-        return load_backend("local" if name == "spark" else name, *arguments, **options)  # type: ignore[arg-type]
+    def start_without_spark(name: str, *arguments: Any) -> BackendStart:
+        return BackendStart("local" if name == "spark" else name, *arguments)
 
-    monkeypatch.setattr(headrace.session, "load_backend", load_without_spark)
+    monkeypatch.setattr(headrace.session, "BackendStart", start_without_spark)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger(), "handlers", list(logging.getLogger().handlers))  # a block may configure logs
     monkeypatch.setattr(logging.getLogger("headrace"), "level", logging.getLogger("headrace").level)

@@ -22,10 +22,12 @@ import psutil
 import pyarrow as pa
 
 import headrace as hr
+from conformance.engines import use_object_store
+from conformance.run import run_scenarios
+from conformance.scenarios import SAMPLE_EXAMPLES
+from headrace.backends.spark import backend
 from headrace.errors import HeadraceError
-from headrace.storage.locations import open_store
 from support.every_kind_runs import run_every_kind
-from support.s3_server import BUCKET, run_s3_server
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 SETTINGS = {"spark.executor.memory": "512m", "spark.executorEnv.HEADRACE_FSYNC": "off"}
@@ -82,6 +84,107 @@ def run_with_killed_executor(folder: Path, spark: Any) -> dict[str, Any]:
     return {"killed": killed.pid, "rows": rows, "batches": session.last_batch}
 
 
+def run_with_killed_reduce_task(folder: Path, spark: Any) -> list[tuple[Any, ...]]:
+    """Kill an executor with SIGKILL while its reduce task runs; return the results."""
+    started = folder / "reducing"
+
+    def linger(values: pa.Array) -> list[int]:
+        started.touch()
+        time.sleep(1)
+        return values.to_pylist()
+
+    with hr.Session(folder / "killed-reduce", spark=spark, exchange="shuffle", partitions=2) as session:
+        session.register_function("linger", linger, "BIGINT", arguments="BIGINT")
+        source = hr.MemorySource("k INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        query = session.add("SELECT k, linger(SUM(k)) AS total, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY k", name="q")
+        source.append([{"k": number % 7, "time": "2026-01-01T00:00:00Z"} for number in range(700)])
+        session.advance()
+        closing = threading.Thread(target=session.drain)
+        closing.start()
+        while not started.exists():
+            time.sleep(0.02)
+        find_executors()[0].kill()
+        closing.join()
+        return sorted(tuple(row.values()) for row in query.results().to_pylist())
+
+
+ELASTIC = {
+    "spark.dynamicAllocation.enabled": True,
+    "spark.dynamicAllocation.shuffleTracking.enabled": True,
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.speculation": True,
+    "spark.speculation.quantile": 0.5,
+    "spark.speculation.minTaskRuntime": "500ms",
+}
+
+
+def run_elastic(url: str, folder: Path) -> dict[str, Any]:
+    """Executors go away between batches and come back; one is paused in a batch, and goes on after Spark has given it up."""
+    probes, markers = [], folder / "markers"
+    probe = backend.probe_workers
+    backend.probe_workers = lambda *arguments: probes.append(probe(*arguments))
+    markers.mkdir()
+
+    def linger(values: pa.Array) -> list[int]:
+        (markers / str(os.getpid())).touch()
+        time.sleep(2)
+        return values.to_pylist()
+
+    found: dict[str, Any] = {}
+    checkpoint = folder / "elastic"
+    with hr.Session(checkpoint, master=url, spark_config=SETTINGS | ELASTIC, exchange="shuffle", partitions=2) as session:
+        session.register_function("linger", linger, "INT", arguments="INT")
+        source = hr.MemorySource("k INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        query = session.add("SELECT k, SUM(k) AS total, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY k", name="q")
+
+        def run_batch() -> None:
+            minute = session.last_batch + 11
+            for _ in range(2):  # of which each is a task
+                source.append([{"k": number % 7, "time": f"2026-01-01T00:{minute}:00Z"} for number in range(700)])
+            session.advance()
+
+        run_batch()
+        found["executors"] = [len(find_executors())]
+        wait_until(lambda: not find_executors())
+        slow = session.add("SELECT linger(k) AS k FROM s", name="slow")
+        batch = threading.Thread(target=run_batch)
+        batch.start()
+        wait_until(lambda: any(markers.iterdir()))
+        found["executors"].append(len(find_executors()))
+        worker = psutil.Process(int(next(markers.iterdir()).name))
+        executor = next(parent for parent in worker.parents() if EXECUTOR in " ".join(parent.cmdline()))
+        for process in (executor, worker):  # Spark starts another one for the second task, which then repeats the first
+            process.suspend()
+        batch.join()
+        found["speculated"] = worker.is_running() and worker.status() == psutil.STATUS_STOPPED
+        worker.resume()  # its task goes on, and nobody wants its files
+        time.sleep(1)
+        executor.resume()
+        session.remove("slow")
+        run_batch()
+        session.drain()
+        found["rows"] = sorted(tuple(row.values()) for row in query.results().to_pylist())
+        found["slow"] = slow.results().num_rows
+        found["probes"] = len(probes)
+    with hr.Session(checkpoint, backend="local") as session:
+        state = session._coordinator.state
+        files = {key for name in ("state", "results") for key in session._checkpoint.store.list(name)}
+        found["unreferenced"] = sorted(files - state.referenced_files())
+    backend.probe_workers = probe
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
 def find_executors() -> list[psutil.Process]:
     """The JVMs of the executors of this application."""
     application = hr_spark().sparkContext.applicationId
@@ -107,20 +210,12 @@ def catch_error(action: Callable[[], Any]) -> str:
         return str(error)
 
 
-def run_in_s3(spark: Any) -> dict[str, Any]:
-    """Run with checkpoint, source and sink in S3, so that no folder is shared; return results, and the rows of the sink."""
-    with run_s3_server() as options:
-        root = f"s3://{BUCKET}/cluster"
-        found = run_every_kind(root, "s3", spark=spark, storage_options=options)
-        with hr.Session(f"{root}/sink-checkpoint", spark=spark, storage_options=options) as session:
-            session.create_stream("f", hr.FileSource(f"{root}/files-s3"), time="time", watermark="1 second")
-            query = session.add("SELECT k, COUNT(*) AS c FROM TUMBLE(f, '2 seconds') GROUP BY k", sink=f"jsonl:{root}/out")
-            session.drain()
-            found["exchange"], found["emitted"] = session._backend.exchange, query.emitted
-        sink = open_store(f"{root}/out", options=options)
-        found["sink rows"] = sum(len(sink.get(key).splitlines()) for key in sink.list(""))
-        found["pending"] = sink.list("_pending")
-        return found
+def run_conformance(folder: Path) -> dict[str, Any]:
+    """Run a sample of the scenarios of all back-ends, with checkpoints, sources and sinks in S3, so that no folder is shared."""
+    with use_object_store(folder) as engine:
+        with engine.open_session(f"{engine.root}/first") as session:
+            exchange = session._backend.exchange
+        return {"exchange": exchange, "scenarios": run_scenarios(engine, sample=True, examples=SAMPLE_EXAMPLES)}
 
 
 def probe_hidden_folders(shared: Path, private: Path, spark: Any) -> dict[str, str]:
@@ -152,13 +247,16 @@ def main(url: str, folder: Path, private: Path, environment: Path, report: Path)
         findings["start"] = round(time.monotonic() - began, 1)
         findings["exchange"], findings["partitions"] = first._backend.exchange, first.partitioning.next
         spark = hr_spark()
-        record("files", lambda: run_every_kind(folder, "files", spark=spark, exchange="files"))
-        record("shuffle", lambda: run_every_kind(folder, "shuffle", spark=spark, exchange="shuffle"))
         record("large files", lambda: run_large_join(folder, "files", spark))
         record("large shuffle", lambda: run_large_join(folder, "shuffle", spark))
         record("hidden", lambda: probe_hidden_folders(folder, private, spark))
-        record("s3", lambda: run_in_s3(spark))
+        record("conformance", lambda: run_conformance(folder))
         record("killed", lambda: run_with_killed_executor(folder, spark))
+        record("killed reduce", lambda: run_with_killed_reduce_task(folder, spark))
+    SETTINGS.update(source)
+    record("elastic", lambda: run_elastic(url, folder))
+    for name in source:
+        del SETTINGS[name]
     os.environ["PYSPARK_PYTHON"] = str(environment / "bare" / "bin" / "python")
     options = {"master": url, "spark_config": SETTINGS}
     record("bare", lambda: catch_error(lambda: hr.Session(folder / "bare", **options)))

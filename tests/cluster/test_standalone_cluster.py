@@ -22,13 +22,14 @@ from typing import Any
 import pytest
 
 import headrace
+from conformance.scenarios import SAMPLE_EXAMPLES, list_scenarios
 from headrace.cli.package import write_zip
 from headrace.engine.kernels import unpack_kernels
 from support.every_kind_runs import run_every_kind
 from support.standalone_cluster import SPARK_HOME, StandaloneCluster
 
 pytestmark = pytest.mark.spark
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900  # of a busy machine; on a quiet one, a minute
 ROOT, PACKAGE = Path(__file__).resolve().parents[2], Path(headrace.__file__).parent
 OTHER = "127.0.0.2"
 
@@ -73,7 +74,7 @@ def environments(folder: Path) -> Path:
 
 def make_environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH"))}
-    return {**kept, "HEADRACE_FSYNC": "off", **variables}
+    return {**kept, "HEADRACE_FSYNC": "off", "SPARK_LOCAL_IP": "127.0.0.1", **variables}
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +99,16 @@ def test_partitions_are_the_cores_of_the_executors_that_registered(report: dict[
     assert (report["partitions"], report["exchange"]) == (2, "files")
 
 
-@pytest.mark.parametrize("run", ["files", "shuffle", "archive"])
-def test_queries_of_every_kind_equal_the_reference(report: dict[str, Any], expected: dict[str, Any], run: str) -> None:
-    assert report[run] == {"results": expected, "partitions": 2}
+def test_workers_run_with_a_shipped_environment(report: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert report["archive"] == {"results": expected, "partitions": 2}
     assert all(expected.values())
 
 
-def test_checkpoint_sources_and_sinks_are_in_an_object_store(report: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = report["s3"]
-    assert (found["results"], found["partitions"], found["exchange"]) == (expected, 2, "shuffle")
-    assert found["sink rows"] == found["emitted"] > 0
-    assert found["pending"] == []
+@pytest.mark.parametrize("name", [scenario.name for scenario in list_scenarios(SAMPLE_EXAMPLES, sample_of="cluster")])
+def test_scenario_in_an_object_store(report: dict[str, Any], name: str) -> None:
+    assert report["conformance"]["exchange"] == "shuffle"
+    found = report["conformance"]["scenarios"][name]
+    assert not found["error"], found["error"]
 
 
 def test_large_blocks_pass_by_name_or_through_the_shuffle(report: dict[str, Any]) -> None:
@@ -121,13 +121,28 @@ def test_an_executor_dies_and_no_row_is_lost_or_counted_twice(report: dict[str, 
     assert report["killed"]["rows"] == [[key, key * 100, 100] for key in range(7)]
 
 
+def test_an_executor_dies_in_the_reduce_stage(report: dict[str, Any]) -> None:
+    assert report["killed reduce"] == [[key, key * 100, 100] for key in range(7)]
+
+
+def test_executors_go_and_come_and_a_paused_one_that_wakes_up_changes_nothing(report: dict[str, Any]) -> None:
+    """Dynamic allocation and speculation: three batches, of which one has a task that was run twice."""
+    found = report["elastic"]
+    assert min(found["executors"]) >= 1
+    assert found["speculated"]
+    assert found["rows"] == [[key, key * 600, 600] for key in range(7)]
+    assert found["slow"] == 1400
+    assert found["probes"] >= 2  # at the start, and when executors came back
+    assert found["unreferenced"] == []
+
+
 def test_folders_that_a_worker_does_not_see_are_errors(report: dict[str, Any]) -> None:
     errors = report["hidden"]
     assert errors["seen"].startswith("no error")
     if not can_hide_folders():
         pytest.skip("a worker with another file system needs the rights of root")
     assert re.match(rf"worker on .* \({OTHER}\).* cannot use the checkpoint .*FileNotFoundError", errors["checkpoint"])
-    assert errors["checkpoint"].endswith("share, or the URL of an object store, see docs/deployment.md")
+    assert errors["checkpoint"].endswith("share, or by the URL of an object store; see docs/deployment.md")
     assert re.match(r"workers do not see the folder of the stream '.*private/in'\ndetail: not seen on ", errors["source"])
     assert re.match(r"workers do not see the folder of the sink '.*private/out'\ndetail: not seen on ", errors["sink"])
 
@@ -155,7 +170,7 @@ def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneClu
         "--executor-memory", "512m", "--conf", f"spark.executorEnv.TMPDIR={folder / 'tmp'}", str(folder / "example.py"),
     ]  # fmt: skip
     python, temporary = str(environments / "bare" / "bin" / "python"), str(folder / "tmp")
-    variables = {"PYSPARK_PYTHON": python, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": temporary}
+    variables = {"PYSPARK_PYTHON": python, "SPARK_HOME": str(SPARK_HOME), "TMPDIR": temporary}
     completed = subprocess.run(
         submit, cwd=folder, env=make_environment(**variables), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )

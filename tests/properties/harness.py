@@ -10,6 +10,8 @@ from random import Random
 from typing import Any
 
 import headrace as hr
+from headrace.backends.local import LocalBackend
+from headrace.model.partition_map import PartitionMap
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.join_graph import JoinGraph
 from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
@@ -22,7 +24,7 @@ from headrace.planner.join.window_join_plan import (
 )
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.engine_state import EngineState
-from headrace.runtime.partition_scaling import ScalingPolicy
+from headrace.runtime.partition_scaling import PartitionChange, PartitionScaler, ScalingPolicy
 from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer
 from headrace.storage.fault_points import install_fault_hook
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
@@ -50,16 +52,31 @@ class Fault:
 
 
 class RandomReplanner(WindowJoinOptimizer):
-    """Changes join orders, groups and the number of partitions at random batches, whatever the gain."""
+    """Changes join orders, groups and the partition map at random batches, whatever the gain."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = Random(seed)
         self.sliding_join_optimizer = RandomProbeOrders(seed)
 
-    def draw_partitions(self) -> int | None:
-        """Return a new number of partitions, or None to keep the current one."""
-        return self._random.randint(1, 4) if self._random.random() < 0.3 else None
+    def draw_partitions(self, current: PartitionMap) -> PartitionMap:
+        """Return equal ranges, the current ones with random splits or merges, or the current ones."""
+        draw, ranges = self._random.random(), current.list_ranges()
+        if draw < 0.2:
+            return PartitionMap(self._random.randint(1, 4))
+        if draw < 0.4 and current.count < 6:
+            chosen = self._random.sample(ranges, self._random.randint(1, min(2, current.count)))
+            return current.split(
+                {
+                    item.partition: self._random.randint(item.start + 1, item.end - 1)
+                    for item in chosen
+                    if item.end - item.start > 1
+                }
+            )
+        if draw < 0.6 and current.count > 1:
+            index = self._random.randrange(current.count - 1)
+            return current.merge([(ranges[index].partition, ranges[index + 1].partition)])
+        return current
 
     def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         versions: dict[int, JoinOrderVersion] = {}
@@ -69,10 +86,21 @@ class RandomReplanner(WindowJoinOptimizer):
         return versions
 
 
+class RandomPartitionMaps(PartitionScaler):
+    """Changes the partition map at random batches."""
+
+    def __init__(self, replanner: RandomReplanner) -> None:
+        super().__init__("auto")
+        self._replanner = replanner
+
+    def plan(self, partitions: PartitionMap, parallelism: int, now: float) -> PartitionChange:
+        return PartitionChange(self._replanner.draw_partitions(partitions), "at random")
+
+
 class RandomLoad:
     """Gives a session with `partitions="auto"` a reason for another number of partitions at random batches.
 
-    The parallelism of the back-end changes, and one batch with work suffices to double or to halve the number.
+    The parallelism of a local back-end changes, and one batch with work suffices to split or merge ranges.
     """
 
     _GROW = ScalingPolicy(steady_batches=1, cooldown_seconds=0.0, target_seconds=0.0)
@@ -82,9 +110,9 @@ class RandomLoad:
         self._random = Random(seed)
 
     def apply(self, session: hr.Session) -> None:
-        if self._random.random() < 0.3:
-            session._backend.parallelism = self._random.randint(1, 3)  # type: ignore[misc]
-        session._coordinator.scaler.policy = self._random.choice((self._GROW, self._SHRINK))
+        if self._random.random() < 0.1 and isinstance(session._backend, LocalBackend):
+            session._backend.parallelism = self._random.randint(1, 3)
+        session._coordinator.scaler.policy = self._random.choice((self._GROW, self._GROW, self._SHRINK))
 
 
 def _list_orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
@@ -146,7 +174,7 @@ class Run:
     """A run of a scenario; after every crash it recovers as a new process would."""
 
     scenario: Scenario
-    directory: Path
+    directory: Path | str
     options: dict[str, Any]
     fault: Fault = field(default_factory=Fault)
     unlogged: list[AddQuery | RemoveQuery] = field(default_factory=list)
@@ -159,6 +187,7 @@ class Run:
         if self.replanner is not None:
             self.session._coordinator.optimizers.window_joins = self.replanner
             self.session._coordinator.optimizers.sliding_joins = self.replanner.sliding_join_optimizer
+            self.session._coordinator.scaler = RandomPartitionMaps(self.replanner)
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)
@@ -175,8 +204,6 @@ class Run:
             elif isinstance(step, Crash):
                 self.fault.at = step.point
             elif isinstance(step, Advance):
-                if self.replanner is not None and (partitions := self.replanner.draw_partitions()) is not None:
-                    self.session.rescale(partitions)
                 if self.load is not None:
                     self.load.apply(self.session)
                 self.retry_after_crash(lambda: self.session.advance())

@@ -278,20 +278,21 @@ PLANTED_BUGS = (
     PlantedBug(
         "deliveries are recorded before they happen",
         "runtime/delivery.py",
-        "            self._queued_up_to = batch\n",
-        '            self._queued_up_to = batch\n            put_document(self._store, _MARKER, {"batch": batch})\n',
+        "            self._queued_up_to, self._is_first_submission = batch, False\n",
+        "            self._queued_up_to, self._is_first_submission = batch, False\n"
+        '            put_document(self._checkpoint.store, _MARKER, {"batch": batch})\n',
     ),
     PlantedBug(
         "the last batch is delivered again",
         "runtime/delivery.py",
-        "if file.last_batch > self._queued_up_to:",
-        "if file.last_batch >= self._queued_up_to:",
+        "if file.last_batch > start:",
+        "if file.last_batch >= start:",
     ),
     PlantedBug(
         "deliveries do not wait for a callback",
-        "session.py",
-        'if any(record.awaits_callback and record.status in {"accepted", "live"} for record',
-        "if any(False for record",
+        "runtime/sink_queue.py",
+        "return isinstance(self.sink, MissingCallback)",
+        "return False",
     ),
     PlantedBug(
         "a removed query has one batch too many",
@@ -317,7 +318,7 @@ PLANTED_BUGS = (
         "stream.seen = max(stream.seen, seen)",
         "stream.seen = seen if seen > MIN_TIME else stream.seen",
     ),
-    PlantedBug("the partitions of the state are not recorded", _OUTCOME, "    state.state_partitions = state.partitions\n", ""),
+    PlantedBug("the partitions of the state are not recorded", _OUTCOME, "    state.state_map = state.partition_map\n", ""),
     PlantedBug(
         "a new epoch drops the epochs before it",
         "runtime/epochs.py",
@@ -332,10 +333,10 @@ PLANTED_BUGS = (
     ),
     # --- workers
     PlantedBug(
-        "state is not repartitioned when there are fewer partitions",
-        _REDUCE,
-        "if job.state_partitions != job.partitions else None",
-        "if job.state_partitions < job.partitions else None",
+        "state is not repartitioned when ranges are merged",
+        "engine/repartition.py",
+        "is_moved=(item.start, item.end) not in unmoved,",
+        "is_moved=(item.start, item.end) not in unmoved and len(sources[item.partition]) == 1,",
     ),
     PlantedBug(
         "open windows lose their state too early",
@@ -380,7 +381,7 @@ PLANTED_BUGS = (
     PlantedBug(
         "a source drops a file that is not read yet",
         "connectors/memory.py",
-        "self._files[0].number < first_kept",
-        "self._files[0].number <= first_kept",
+        "if file.number < first_kept]",
+        "if file.number <= first_kept]",
     ),
 )

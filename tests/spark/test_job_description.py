@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import headrace as hr
 from headrace.backends.spark.backend import describe_job
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob
+from headrace.model.partition_map import PartitionMap
 
 pytestmark = pytest.mark.spark
 
 
 def make_job(*queries: int, trial: bool = False) -> BatchJob:
-    return BatchJob(batch=7, partitions=2, state_partitions=2, directory="/x", streams={}, queries=queries, trial=trial)
+    two = PartitionMap(2)
+    return BatchJob(batch=7, partition_map=two, state_map=two, directory="/x", streams={}, queries=queries, trial=trial)
 
 
 def make_range(stream: str, rows: int) -> Range:
@@ -29,3 +34,16 @@ def test_a_job_names_its_batch_queries_streams_and_rows() -> None:
 def test_many_streams_are_cut() -> None:
     text = describe_job(make_job(), [[make_range(f"s{number}", 2_500) for number in range(9)]])
     assert text == "headrace, batch 7: 0 queries over s0, s1, s2, s3, s4 …; 22.5 k rows"
+
+
+def test_the_stages_of_a_batch_are_named_by_what_they_do(spark: Any) -> None:
+    with hr.Session(spark=spark) as session:
+        source = hr.MemorySource("x INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        session.add("SELECT SUM(x) AS total FROM TUMBLE(s, '1 second')")
+        source.append([{"x": 1, "time": "2026-01-01T00:00:00Z"}])
+        session.advance()
+    tracker = spark.sparkContext.statusTracker()
+    names = {info.name for number in range(2_000) if (info := tracker.getStageInfo(number)) is not None}
+    assert {"map: read, select, aggregate", "reduce: merge, evaluate windows, write results"} <= names
+    assert not any("pipeline.py" in name for name in names)

@@ -1,4 +1,4 @@
-"""Shared == standalone on Spark, with fewer examples than on the local backend; large inputs, churn, failing workers."""
+"""Shared queries on Spark: large inputs, churn, streaming DataFrames, failing workers. All kinds: `tests/conformance`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,10 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.backends.spark import pipeline
 from headrace.errors import SessionError
-from properties.harness import RandomReplanner
-from properties.test_shared_equals_alone import check
-from support.join_queries import queries_with_joins
-from support.nested_queries import queries_with_nesting
-from support.sliding_queries import sliding_joins
-from support.strategies import Scenario, scenarios
 
 pytestmark = pytest.mark.spark
 
@@ -33,38 +25,6 @@ ROWS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 def purchase(second: float, user: int = 1, pack: int = 1, price: float = 10.0) -> dict[str, Any]:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second)
     return {"user_id": user, "gem_pack": pack, "price": price, "time": at}
-
-
-@seed(20261115)
-@given(st.data())
-@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_shared_equals_standalone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
-    scenario: Scenario = data.draw(scenarios(max_queries=20, max_batches=6))
-    check(scenario, backend="spark", spark=spark, partitions=2)
-
-
-@seed(20261116)
-@given(st.data())
-@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_shared_joins_equal_standalone_joins_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
-    scenario: Scenario = data.draw(scenarios(max_queries=8, max_batches=5, texts=queries_with_joins(seed=2)))
-    check(scenario, backend="spark", spark=spark, partitions=2)
-
-
-@seed(20261117)
-@given(st.data())
-@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_nested_queries_on_spark_with_crashes_and_rescaling(spark: Any, data: st.DataObject) -> None:
-    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_nesting(seed=2)))
-    check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
-
-
-@seed(20261118)
-@given(st.data())
-@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_sliding_joins_on_spark_with_crashes_replanning_and_rescaling(spark: Any, data: st.DataObject) -> None:
-    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=5, texts=sliding_joins(seed=2)))
-    check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
 
 def test_shuffle_blocks_of_joins_become_state_and_survive_a_restart(spark: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.errors import SessionError
 from support.standalone_cluster import SPARK_HOME
 
 pytestmark = pytest.mark.spark
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 600
 SCRIPT = """
 import json, sys
 import headrace as hr

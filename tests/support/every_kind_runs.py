@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.storage.locations import set_storage_options
+from headrace.storage.locations import use_storage_options
 from support.every_kind_session import BATCHES, EveryKindSession
 
 
@@ -23,8 +23,12 @@ class SessionOfEveryKind(EveryKindSession):
 
 def run_every_kind(folder: Path | str, name: str, **options: Any) -> dict[str, Any]:
     """Return the results of a query of every kind, as texts, and the number of partitions; `folder` is a path or a URL."""
-    set_storage_options(options.get("storage_options", {}))  # for the files that are written before the session is opened
-    run = SessionOfEveryKind(f"{folder}/checkpoint-{name}", f"{folder}/files-{name}", **options)
+    with use_storage_options(options.get("storage_options", {})):  # for the files that are written beside the session
+        run = SessionOfEveryKind(f"{folder}/checkpoint-{name}", f"{folder}/files-{name}", **options)
+        return _run_to_the_end(run)
+
+
+def _run_to_the_end(run: SessionOfEveryKind) -> dict[str, Any]:
     with run.session:
         run.run(0, BATCHES)
         run.session.drain()

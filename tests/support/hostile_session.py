@@ -57,7 +57,6 @@ CULPRITS = {
     "exit_in_predicate": "SELECT COUNT(*) AS n FROM TUMBLE(s, '2 seconds') WHERE raise_exit(k) > 0",
     "type_error": "SELECT k, COUNT(*) AS n FROM TUMBLE(s, '2 seconds') WHERE raise_type_error(k) > 0 GROUP BY k",
 }
-MUST_FAIL = set(CULPRITS)
 
 
 @contextmanager
@@ -69,7 +68,10 @@ def listen_silently() -> Iterator[str]:
 
 @dataclass
 class HostileRun:
-    """Runs bystanders, with or without culprits; `results` has the rows of each bystander."""
+    """Runs bystanders, with or without culprits; `results` has the rows of each bystander.
+
+    `checkpoint` is a folder or a URL, by default in `folder`. Without `restarts` one session runs all batches.
+    """
 
     folder: Path
     options: dict[str, Any]
@@ -78,6 +80,8 @@ class HostileRun:
     statuses: dict[str, str] = field(default_factory=dict)
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     released: threading.Event = field(default_factory=threading.Event)
+    checkpoint: str = ""
+    restarts: bool = True
 
     def play(self) -> None:
         with ExitStack() as stack:
@@ -85,28 +89,27 @@ class HostileRun:
             for name, sql in BYSTANDERS.items():
                 session.add(sql, name=name)
             session.advance()
-            for batch in range(3):
-                source.append(make_rows(batch))
-                session.advance()
+            run_batches(session, source, 0, 3)
             self._add_culprits(session)
             self._attach_silent_server(stack, session)
-            for batch in range(3, 6):
-                source.append(make_rows(batch))
-                session.advance()
+            run_batches(session, source, 3, 6)
             self.statuses = {query.name: query.status for query in session.queries()}
             for name in [name for name in self.culprits if name in self.statuses]:
                 session.remove(name)
-        with ExitStack() as stack:
-            session, source = self._open(stack)
-            for batch in range(6, 9):
-                source.append(make_rows(batch))
-                session.advance()
-            for name in BYSTANDERS:
-                self.results[name] = session.query(name).results().to_pylist()
-            self.released.set()
+            if not self.restarts:
+                self._finish(session, source)
+        if self.restarts:
+            with ExitStack() as stack:
+                self._finish(*self._open(stack))
+
+    def _finish(self, session: hr.Session, source: hr.MemorySource) -> None:
+        run_batches(session, source, 6, 9)
+        self.results = {name: session.query(name).results().to_pylist() for name in BYSTANDERS}
+        self.released.set()
 
     def _open(self, stack: ExitStack) -> tuple[hr.Session, hr.MemorySource]:
-        session = stack.enter_context(hr.Session(self.folder / "checkpoint", budget=BUDGET, delivery_timeout=0.5, **self.options))
+        checkpoint = self.checkpoint or self.folder / "checkpoint"
+        session = stack.enter_context(hr.Session(checkpoint, budget=BUDGET, delivery_timeout=0.5, **self.options))
         source = hr.MemorySource(SCHEMA)
         session.create_stream("s", source, time="time", watermark="500 ms")
         for name, code in self.functions.items() if session.last_batch < 0 else ():
@@ -135,6 +138,12 @@ class HostileRun:
                     self.statuses["silent"] = "refused"
 
             threading.Thread(target=attach, daemon=True).start()
+
+
+def run_batches(session: hr.Session, source: hr.MemorySource, first: int, last: int) -> None:
+    for batch in range(first, last):
+        source.append(make_rows(batch))
+        session.advance()
 
 
 def make_rows(batch: int) -> list[dict[str, Any]]:

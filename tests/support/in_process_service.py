@@ -20,8 +20,7 @@ import headrace as hr
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry
 from headrace.service.host import ServiceHost
-from headrace.service.server import Server
-from headrace.service.tls import load_tls_context
+from headrace.service.server import Server, load_tls_context
 from support.certificates import Certificate
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
@@ -91,11 +90,13 @@ class Service:
         reports: Path | None = None,
         origins: Sequence[str] = (),
         allowed_roots: Sequence[Path] = (),
+        allowed_hosts: Sequence[str] = (),
         certificate: Certificate | None = None,
         budget: Mapping[str, int] | None = None,
     ) -> None:
         self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
         self._reports, self._origins, self.allowed_roots = reports, origins, allowed_roots
+        self._allowed_hosts = allowed_hosts
         self._certificate, self._budget = certificate, budget
         self.port = 0
         self._start()
@@ -111,6 +112,7 @@ class Service:
             reports=self._reports,
             origins=self._origins,
             allowed_roots=self.allowed_roots,
+            allowed_hosts=self._allowed_hosts,
         )
         self.listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self.listening.getsockname()[1]

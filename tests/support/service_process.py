@@ -20,11 +20,21 @@ COMMAND = [sys.executable, "-c", "from headrace.cli import main; main()", "serve
 
 
 @contextmanager
-def run_service(*words: str, backend: str = "local") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the command; yield its address and process, and kill the process at the end if it still runs."""
+def start_service(*words: str, backend: str = "local") -> Iterator[subprocess.Popen[str]]:
+    """Start the command; yield its process, and kill it at the end if it still runs."""
     command = [*COMMAND, "--backend", backend, *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "300"})
     try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def run_service(*words: str, backend: str = "local") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command; yield its address and process, and kill the process at the end if it still runs."""
+    with start_service(*words, backend=backend) as process:
         assert process.stderr is not None
         output = ""
         for line in process.stderr:
@@ -34,9 +44,6 @@ def run_service(*words: str, backend: str = "local") -> Iterator[tuple[str, subp
                 yield address[1], process
                 return
         pytest.fail(f"the service ended with {process.wait()}: {output}")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def kill_process(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pyspark
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 SPARK_HOME = Path(pyspark.__file__).parent
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 
 
 class StandaloneCluster:
-    """A master and one worker with one core for each host; `close` ends all their processes.
+    """A master and one worker for each host, with one core unless given otherwise; `close` ends all their processes.
 
     `python_path` is the PYTHONPATH of the workers, and `prefix` a command that starts a worker, such as `unshare`.
     """
@@ -33,8 +33,10 @@ class StandaloneCluster:
         *,
         environment: Mapping[str, str] | None = None,
         prefixes: Mapping[str, Sequence[str]] | None = None,
+        cores: int = 1,
     ) -> None:
         self.folder, self._environment, self._prefixes = folder, dict(environment or {}), prefixes or {}
+        self._cores = str(cores)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -49,7 +51,7 @@ class StandaloneCluster:
             raise
 
     def _start_worker(self, host: str) -> None:
-        options = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0")
+        options = ("--host", host, "--cores", self._cores, "--memory", "1g", "--webui-port", "0")
         work = ("--work-dir", str(self.folder / f"work-{host}"))
         self._start(f"worker-{host}", host, _WORKER, *options, *work, self.url, prefix=self._prefixes.get(host, ()))
 

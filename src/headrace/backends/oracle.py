@@ -14,7 +14,7 @@ from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_r
 from headrace.connectors import Range, read_with_policy
 from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport
 from headrace.engine.dead_letters import SkippedRowLog
-from headrace.engine.result_writer import write_results
+from headrace.engine.result_writer import split_rows, write_rows
 from headrace.engine.worker_cache import LoadedQuery
 from headrace.errors import CheckpointError, EvaluationError, describe_exception
 from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
@@ -51,6 +51,7 @@ class OracleBackend:
         header = MapReport()
         rows = self._read_rows(job, [item for task in tasks for item in task], header)
         seen = job.get_previous_times() | {n: max(t, job.get_previous_times()[n]) for n, t in header.max_event_times.items()}
+        reached = job.reach_times(seen, [header])
         report = ReduceReport(0, [], [], [], {}, {}, [header])
         results = BatchResults()
         self._result_start_times = {}
@@ -58,9 +59,9 @@ class OracleBackend:
             if number not in self._queries:  # before any query sees rows of this batch: backfills come from earlier batches
                 self._create_query(job, job.load_query(number))
         for number in sorted(job.queries, key=lambda query: job.get_level(job.load_query(query).plan)):
-            self._run_query(job, number, rows, seen, report, header, results)
+            self._run_query(job, number, rows, reached, report, header, results)
         if results.index:
-            report.result_files, report.delivery_files = write_results(job, f"{job.batch:010d}-00000", results)
+            report.result_files, report.delivery_files = write_rows(job, f"{job.batch:010d}-00000", split_rows(job, results))
         return [report]
 
     def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:
@@ -79,9 +80,10 @@ class OracleBackend:
             header.ahead_rows[stream.name] = header.ahead_rows.get(stream.name, 0) + len(timed) - len(in_time)
             timed = in_time
             for row in timed:
-                header.max_event_times[stream.name] = max(
-                    header.max_event_times.get(stream.name, MIN_TIME), to_microseconds(row[stream.time])
-                )
+                latest = to_microseconds(row[stream.time])
+                header.max_event_times[stream.name] = max(header.max_event_times.get(stream.name, MIN_TIME), latest)
+                by_partition = header.partition_times.setdefault(stream.name, {})
+                by_partition[item.partition] = max(by_partition.get(item.partition, MIN_TIME), latest)
             rows.setdefault(stream.name, []).extend(timed)
         skipped.write_dead_letters(job, 0)
         return rows
@@ -91,7 +93,7 @@ class OracleBackend:
         job: BatchJob,
         number: int,
         rows: dict[str, list[dict[str, Any]]],
-        seen: dict[str, int],
+        reached: dict[str, int],
         report: ReduceReport,
         header: MapReport,
         results: BatchResults,
@@ -99,8 +101,8 @@ class OracleBackend:
         loaded = job.load_query(number)
         query = self._queries[number]
         before, after = (
-            job.watermark_of(loaded.plan.streams, job.get_previous_times()),
-            job.next_watermark_of(loaded.plan.streams, seen),
+            job.watermark_of(loaded.plan.streams, job.get_reached_times()),
+            job.next_watermark_of(loaded.plan.streams, reached),
         )
         late = dict(query.late_rows)
         try:
@@ -129,15 +131,14 @@ class OracleBackend:
         number = query.live.id
         table = pa.Table.from_pylist(emitted, query.plan.schema.to_arrow())
         report.emitted_rows[number] = table.num_rows
-        if query.sink is None or not query.sink.written_by_workers:
+        items = job.get_sinks(number)
+        if any(not item.sink.written_by_workers for item in items):
             for batch in table.combine_chunks().to_batches():
                 results.tables.append(batch)
                 results.index.setdefault(number, []).append((len(results.tables) - 1, 0, batch.num_rows))
-            return
         try:
-            file = query.sink.write(table, job.place_output(0))
-            if file is not None:
-                report.sink_files[number] = [file]
+            files = [item.sink.write(table, job.place_output(0)) for item in items if item.sink.written_by_workers]
+            report.sink_files[number] = [file for file in files if file is not None]
         except Exception as error:  # noqa: BLE001  whatever a sink raises fails the query that writes to it
             report.failures[number] = str(error)
             report.emitted_rows.pop(number)

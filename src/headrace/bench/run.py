@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from headrace.bench.cluster import LOOPBACK, BenchCluster
 from headrace.bench.driver.client import DriverProcess
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.driver.streams import StreamSpec
@@ -36,9 +37,10 @@ from headrace.bench.result import (
     describe_machine,
     list_versions,
 )
-from headrace.bench.scenarios.scenario import Scenario
+from headrace.bench.scenarios.scenario import CLUSTER_SYSTEMS, Scenario
 from headrace.bench.systems.adapter import SutConfig, SutStream
 from headrace.bench.systems.process import SutProcess
+from headrace.bench.topic_run import ReadProgress, StoredTopic, run_over_topic
 from headrace.bench.trial import OfferedLoad, ProgressCallback, TrialResult, TrialRunner
 from headrace.errors import HeadraceError
 
@@ -57,16 +59,25 @@ class BenchRig:
 
 @contextlib.contextmanager
 def start_rig(
-    sut: str, streams: Sequence[StreamSpec], queries: Sequence[BenchQuery], options: Mapping[str, Any]
+    sut: str,
+    streams: Sequence[StreamSpec],
+    queries: Sequence[BenchQuery],
+    options: Mapping[str, Any],
+    *,
+    cluster: BenchCluster | None = None,
+    host: str = LOOPBACK,
 ) -> Iterator[BenchRig]:
-    """Start all parts; raise HeadraceError with the reason if the system cannot run, or rejects one of the queries."""
+    """Start all parts; raise HeadraceError with the reason if the system cannot run, or rejects one of the queries.
+
+    Driver and collector listen on `host`, which the nodes of a cluster must reach.
+    """
     with contextlib.ExitStack() as stack:
         scratch = tempfile.mkdtemp(prefix="headrace-bench-")
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        driver = stack.enter_context(DriverProcess(streams, QUEUE_CAPACITY_ROWS))
-        collector = stack.enter_context(ResultCollector())
+        driver = stack.enter_context(DriverProcess(streams, QUEUE_CAPACITY_ROWS, host=host))
+        collector = stack.enter_context(ResultCollector(host))
         sut_streams = tuple(SutStream(stream, tuple(driver.line_ports[stream.name])) for stream in streams)
-        config = SutConfig(driver.address, collector.address, Path(scratch), sut_streams, tuple(queries), options)
+        config = SutConfig(driver.address, collector.address, Path(scratch), sut_streams, tuple(queries), options, cluster)
         system = stack.enter_context(SutProcess(sut, config))
         ready = system.wait_ready(READY_TIMEOUT_SECONDS)
         for event in system.events():
@@ -83,11 +94,12 @@ _MAX_RETRIES, _RETRY_FACTOR = 3, 0.92  # retries with a lower rate when the run 
 
 @dataclass(frozen=True, slots=True)
 class RunWatcher:
-    """Callbacks for progress: the start of a phase (text, rate), each status sample, and the verdict on a trial."""
+    """Callbacks for progress: the start of a phase (text, rate), each status sample, the verdict on a trial, and rows read."""
 
     on_phase: Callable[[str, float | None], None]
     on_sample: ProgressCallback
     on_verdict: Callable[[TrialVerdict], None]
+    on_read: ReadProgress = lambda _read, _rows, _second: None
 
 
 class UnsustainedRun(FailedRun):
@@ -96,13 +108,18 @@ class UnsustainedRun(FailedRun):
 
 @dataclass(slots=True)
 class ScenarioRunner:
-    """Runs one system under one scenario; with `rate`, in rows/s, there is no search."""
+    """Runs one system under one scenario; with `rate`, in rows/s, there is no search. Driver and collector listen on `host`.
+
+    A scenario with a topic needs the `topic` that is written.
+    """
 
     sut: str
     scenario: Scenario
     watcher: RunWatcher
     rate: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    host: str = LOOPBACK
+    topic: StoredTopic | None = None
     _versions: Mapping[str, str] = field(default_factory=dict)
     _settings: Mapping[str, Any] = field(default_factory=dict)
     _verdicts: tuple[TrialVerdict, ...] = ()
@@ -121,6 +138,10 @@ class ScenarioRunner:
     def _search_and_measure(self) -> MeasuredRun | FailedRun:
         if self.sut not in self.scenario.systems:
             return FailedRun(f"scenario '{self.scenario.name}' does not list system '{self.sut}'")
+        if self.scenario.cluster is not None and self.sut not in CLUSTER_SYSTEMS:
+            return FailedRun(f"{self.sut} runs in one process and cannot use a cluster")
+        if self.scenario.topic is not None:
+            return self._read_topic()
         if self.rate is not None:
             return self._measure(self.rate, None)
         search_result = self._search_rate()
@@ -128,6 +149,14 @@ class ScenarioRunner:
         if search_result.rate is None:
             return FailedRun(search_result.reason)
         return self._confirm_rate(search_result.rate)
+
+    def _read_topic(self) -> MeasuredRun | FailedRun:
+        if self.rate is not None or self.topic is None:
+            return FailedRun("a topic is stored input, to which no rate can be offered")
+        self.watcher.on_phase(f"{self.sut}: reading a topic with {self.scenario.peak_query_count} queries", None)
+        run = run_over_topic(self.sut, self.scenario, self.topic, self.options, self.watcher.on_read)
+        self._versions, self._settings = run.versions, run.settings
+        return run.outcome
 
     def _search_rate(self) -> RateSearchResult:
         scenario, bounds = self.scenario, self.scenario.search.bounds
@@ -168,9 +197,10 @@ class ScenarioRunner:
         self.watcher.on_phase(f"{self.sut}: starting with {len(queries)} queries", None)
         # removed queries may overlap with added ones
         query_limit = {"max_queries": 2 * self.scenario.peak_query_count} if self.scenario.ad_hoc else {}
-        with start_rig(self.sut, self.scenario.used_streams(), queries, {**query_limit, **self.options}) as running:
+        options, cluster = {**query_limit, **self.options}, self.scenario.cluster
+        with start_rig(self.sut, self.scenario.used_streams(), queries, options, cluster=cluster, host=self.host) as running:
             self._versions, self._settings = running.versions, running.settings
-            running.trial_runner.run_lead_in(rate)
+            running.trial_runner.run_lead_in(rate, limit_nodes=cluster is not None and cluster.nodes > 0)
             yield running
 
 

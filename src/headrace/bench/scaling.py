@@ -18,7 +18,7 @@ from typing import Any
 from headrace.backends.spark.environment import start_spark
 from headrace.bench.queries.aggregations import FieldAggregations, write_workload_files
 from headrace.bench.result import current_commit, describe_machine, list_versions
-from headrace.bench.systems import over_files_headrace as headrace
+from headrace.bench.systems.over_files import measure_headrace
 from headrace.errors import HeadraceError
 
 ROWS_PER_FILE = 1_000_000
@@ -42,12 +42,12 @@ def measure_scaling(
         os.sync()  # so that write-back of these files is not measured
         rates: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
         memory: dict[str, dict[str, float]] = {}
-        rates["spark_sql"]["1"] = measure_in_subprocess("spark_sql", folder / "parquet", rows)
+        rates["spark_sql"]["1"] = measure_in_subprocess("spark_sql", folder / "parquet", rows, 1)
         spark = start_spark("local[*]")
         report(f"plain Spark SQL, 1 query: {rates['spark_sql']['1'] / 1e6:.1f} M rows/s")
         max_streaming = min(MAX_STREAMING_QUERIES, max(counts))
         for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, max_streaming})):
-            figures = headrace.measure_throughput(
+            figures = measure_headrace(
                 spark, folder / "warm", folder / "arrow", FieldAggregations().queries(count), rows_per_batch, report
             )
             rate = figures.rows_per_second
@@ -80,7 +80,7 @@ def measure_scaling(
 
 def measure_in_subprocess(system: str, *arguments: object) -> float:
     """Measure a peer in its own process with its own JVM, and return its rows/s."""
-    command = [sys.executable, "-m", f"headrace.bench.systems.over_files_{system}", *map(str, arguments)]
+    command = [sys.executable, "-m", "headrace.bench.systems.over_files", system, *map(str, arguments)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if completed.returncode:
         raise HeadraceError(f"{system} failed: no result", detail=completed.stderr[-2000:])

@@ -53,6 +53,9 @@ class SystemUnderTest(Protocol):
     def pids(self) -> Sequence[int]:
         """Return its current processes."""
 
+    def limit_nodes(self) -> None:
+        """Limit the processors of the nodes of its cluster."""
+
     def add(self, query: BenchQuery) -> None:
         """Request a query."""
 
@@ -191,14 +194,19 @@ class TrialRunner:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def run_lead_in(self, rate: float) -> None:
-        """Offer rising rates up to `rate`, or until the system lags, so that one-time costs are not part of a trial."""
+    def run_lead_in(self, rate: float, *, limit_nodes: bool = False) -> None:
+        """Offer rising rates up to `rate`, or until the system lags, so that one-time costs are not part of a trial.
+
+        Afterwards, limit the nodes of its cluster, if it has some.
+        """
         offered = min(_LEAD_IN_RATE, rate)
         keeps_up = self._offer_rate(offered, _LEAD_IN_SECONDS, _LEAD_IN_MAX_SECONDS)
         while keeps_up and offered < rate:
             offered = min(offered * _LEAD_IN_FACTOR, rate)
             keeps_up = self._offer_rate(offered, _LEAD_IN_SECONDS / 2, _LEAD_IN_SECONDS / 2)
         self._await_empty_queue(_DRAIN_SECONDS)
+        if limit_nodes:
+            self.sut.limit_nodes()
 
     def _offer_rate(self, rate: float, seconds: float, patience: float) -> bool:
         """Offer a rate for a while; return whether the system read all of it within `patience` seconds afterwards."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
@@ -20,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from headrace.bench.cluster import LOOPBACK, BenchCluster
 from headrace.bench.driver.client import DriverStatus
 from headrace.bench.measure.latency import Latencies
 from headrace.bench.measure.sustainable import TrialVerdict
@@ -28,6 +30,7 @@ from headrace.bench.result import BenchRun, append_run
 from headrace.bench.run import RunWatcher, ScenarioRunner
 from headrace.bench.scaling import measure_scaling
 from headrace.bench.scenarios.scenario import PEERS, SYSTEMS, Scenario, list_scenarios, load_scenario
+from headrace.bench.topic_run import open_topic
 from headrace.cli.terminal import format_count, format_seconds, print_json, progress_console, report_progress
 from headrace.errors import HeadraceError
 
@@ -83,7 +86,7 @@ class BenchView:
 
     def make_watcher(self) -> RunWatcher:
         """Return the callbacks of a run."""
-        return RunWatcher(self._start_phase, self._show_sample, self._show_verdict)
+        return RunWatcher(self._start_phase, self._show_sample, self._show_verdict, self._show_read)
 
     def _start_phase(self, phase: str, rate: float | None) -> None:
         self._phase, self._rate, self._last_status = phase, rate, None
@@ -111,6 +114,22 @@ class BenchView:
             parts.append(f"latency p95 {format_seconds(latencies.event_time_series.p95[-1])}")
         return ", ".join(parts)
 
+    def show_step(self, text: str) -> None:
+        """Show what happens before the runs, on a terminal as the current step, else every few seconds."""
+        self._progress.update(self._task, description=text, figures="")
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_shown_at >= _LINE_INTERVAL_SECONDS:
+            self._last_shown_at = now
+            self._console.print(text, soft_wrap=True)
+
+    def _show_read(self, read: int, rows: int, second: float) -> None:
+        figures = f"{format_count(read)} of {format_count(rows)} rows"
+        self._progress.update(self._task, completed=read, total=rows, figures=figures)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_shown_at >= _LINE_INTERVAL_SECONDS:
+            self._last_shown_at = now
+            self._console.print(f"  {second:.0f} s: {figures}", soft_wrap=True)
+
     def _show_verdict(self, verdict: TrialVerdict) -> None:
         outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
         self._console.print(f"  {format_count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
@@ -122,7 +141,8 @@ class BenchView:
             return
         latency = run.figures.event_time_latency.histogram.summarize()
         rate, p95 = format_count(run.figures.sustainable_rate or 0), format_seconds(latency.p95 if latency else None)
-        text = f"{run.sut}, {run.query_count} queries: {rate} rows/s, event-time latency p95 {p95}"
+        text = f"{run.sut}, {run.query_count} queries: {rate} rows/s"
+        text += f", event-time latency p95 {p95}" if latency else ""
         self._console.print(text, style="bold", soft_wrap=True)
 
 
@@ -137,6 +157,18 @@ def run_command(
     repeat: Annotated[int, typer.Option(min=1, help="Number of runs of each system.")] = 1,
     queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "",
     keys: Annotated[int | None, typer.Option(help="Number of distinct keys.")] = None,
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes of a cluster to start on this machine, separated by commas.")] = "",
+    node_cores: Annotated[float | None, typer.Option(help="Cores of a node; default: those of the scenario, else 0.5.")] = None,
+    master: Annotated[
+        str, typer.Option(help="A running cluster: spark://HOST:PORT, or http://HOST:PORT of Flink's REST interface.")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Address of this machine that a cluster of other machines can reach; default: loopback.")
+    ] = LOOPBACK,
+    brokers: Annotated[
+        str, typer.Option(help="Kafka brokers for the topic of a scenario, HOST:PORT; default: one is started here.")
+    ] = "",
+    rows: Annotated[int | None, typer.Option(min=1, help="Number of messages of the topic of a scenario.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the systems, e.g. mode=separate.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of result.json; runs are appended to it.")] = Path("bench-out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with the runs.")] = False,
@@ -144,14 +176,19 @@ def run_command(
     """Measure systems under a scenario. A failed run has a reason and no number; the exit code is then 1."""
     if rate is not None and (search or not rate > 0):
         raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
-    base, systems = load_scenario(scenario), _parse_systems(sut)
-    variants = [_apply_overrides(base, number, duration, keys) for number in _parse_counts(queries)]
+    base, systems = load_scenario(scenario).with_overrides(rows=rows), _parse_systems(sut)
+    variants = [
+        base.with_overrides(queries=count, seconds=duration, keys=keys, cluster=cluster)
+        for count in _parse_counts("--queries", queries)
+        for cluster in _make_clusters(base.cluster, nodes, node_cores, master)
+    ]
     runs = []
-    with BenchView(progress_console(as_json=True)) as view:
+    with BenchView(progress_console(as_json=True)) as view, open_topic(base, brokers, view.show_step) as topic:
         for variant in variants:
             for system in systems:
                 for number in range(1, repeat + 1):
-                    run = ScenarioRunner(system, variant, view.make_watcher(), rate, _parse_options(option or [])).run(number)
+                    watcher, options = view.make_watcher(), _parse_options(option or [])
+                    run = ScenarioRunner(system, variant, watcher, rate, options, host, topic).run(number)
                     append_run(out, run)
                     view.show_run(run)
                     runs.append(run)
@@ -173,17 +210,28 @@ def _parse_systems(text: str) -> list[str]:
     return systems
 
 
-def _parse_counts(text: str) -> list[int | None]:
+def _parse_counts(option: str, text: str) -> list[int | None]:
     if not text:
         return [None]
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise HeadraceError(f"'{text}' is not a list of numbers", hint="write --queries 1,64") from None
+        raise HeadraceError(f"'{text}' is not a list of numbers", hint=f"write {option} 1,4") from None
 
 
-def _apply_overrides(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
-    return base.with_overrides(queries=queries, seconds=duration, keys=keys)
+def _make_clusters(base: BenchCluster | None, nodes: str, node_cores: float | None, master: str) -> list[BenchCluster | None]:
+    """Return a cluster for each number of nodes, or the one with this master; None keeps that of the scenario."""
+    if master:
+        if nodes or node_cores:
+            raise HeadraceError("--master excludes --nodes and --node-cores: the nodes of a running cluster are as they are")
+        return [BenchCluster(master=master)]
+    cluster = base or BenchCluster(nodes=1)
+    if node_cores is not None:
+        cluster = replace(cluster, cores=node_cores)
+    elif not nodes:
+        return [None]
+    counts = [cluster.nodes if count is None else count for count in _parse_counts("--nodes", nodes)]
+    return [replace(cluster, nodes=count) for count in counts]
 
 
 def _parse_options(settings: list[str]) -> dict[str, Any]:
@@ -202,23 +250,27 @@ def _parse_value(text: str) -> Any:
 
 def summary_table(runs: list[BenchRun]) -> Table:
     """Return the runs as a table for the terminal."""
+    has_nodes = any(run.scenario.get("cluster") for run in runs)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
         ("system", "left"),
         ("queries", "right"),
+        *((("nodes", "right"),) if has_nodes else ()),
         ("sustainable rows/s", "right"),
         ("event-time latency p95", "right"),
     ):
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for run in runs:
-        figures = run.figures
+        figures, parameters = run.figures, [str(run.query_count)]
+        if has_nodes:
+            parameters.append(str((run.scenario["cluster"] or {}).get("nodes") or "–"))
         if figures is None:
-            table.add_row(run.sut, str(run.query_count), Text(f"failed: {run.failure}", "red"), "–")
+            table.add_row(run.sut, *parameters, Text(f"failed: {run.failure}", "red"), "–")
             continue
         latency = figures.event_time_latency.histogram.summarize()
         table.add_row(
             run.sut,
-            str(run.query_count),
+            *parameters,
             format_count(figures.sustainable_rate or 0),
             format_seconds(latency.p95 if latency else None),
         )

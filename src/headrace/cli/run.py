@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from headrace.cli import show_error
 from headrace.cli.explain import plan_session_file
 from headrace.cli.meter import SessionMeter, run_batches
 from headrace.cli.session_file import QueryEntry, SessionFile
-from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions, StandbyOption
 from headrace.cli.terminal import (
     BackendName,
     format_count,
@@ -40,26 +41,27 @@ from headrace.cli.terminal import (
     result_table,
     stop_on_signal,
 )
-from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
+from headrace.connectors import FileSink, MemorySink, RateSource, Sink
 from headrace.connectors.file_access import path_exists
 from headrace.connectors.pending_files import delete_sink_files, list_sink_files
 from headrace.connectors.row_text import to_json_value
-from headrace.errors import HeadraceError, NameTakenError, SessionError
+from headrace.errors import HeadraceError, NameTakenError, OwnershipLostError, SessionError
 from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
 from headrace.runtime.partition_scaling import PartitionSetting
+from headrace.runtime.sink_queue import QueueStatus
 from headrace.session import ROWS_PER_BATCH, Session
 from headrace.storage.checkpoint import delete_checkpoint
-from headrace.storage.locations import parse_location
+from headrace.storage.locations import StorageOptions, parse_location, use_storage_options
 
 
 @dataclass(frozen=True, slots=True)
 class KnownQuery:
-    """A query of the session and its sink."""
+    """A query of the session and its sinks."""
 
     handle: Query
-    sink: Sink
+    sinks: tuple[Sink, ...]
 
     @property
     def row_count(self) -> int:
@@ -82,25 +84,38 @@ class KnownQuery:
         return self.handle.late
 
     @property
+    def destination(self) -> str:
+        """Where the results go: the folder of a file sink, otherwise a few words."""
+        return ", ".join(sink.path if isinstance(sink, FileSink) else sink.describe() for sink in self.sinks)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the session keeps the results."""
+        return any(isinstance(sink, MemorySink) for sink in self.sinks)
+
+    @property
     def path(self) -> str | None:
         """The folder of a file sink, otherwise None."""
-        return getattr(self.sink, "path", None)
+        return next((sink.path for sink in self.sinks if isinstance(sink, FileSink)), None)
 
 
 def load_known_queries(session: Session) -> dict[str, KnownQuery]:
     """Return the live and failed queries of a recovered session by name; the last one if several of a name failed."""
     records = session._registry.records.values()  # noqa: SLF001
-    failed = {record.name: KnownQuery(Query(session, record), record.sink) for record in records if record.status == "failed"}
-    return failed | {query.name: KnownQuery(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
+    failed = {
+        record.name: KnownQuery(Query(session, record), record.sinks.sinks) for record in records if record.status == "failed"
+    }
+    return failed | {query.name: KnownQuery(query, query._record.sinks.sinks) for query in session.queries()}  # noqa: SLF001
 
 
 def install_queries(
-    session: Session, file: SessionFile, sinks: Mapping[str, Sink], known: Mapping[str, KnownQuery], console: Console
+    session: Session, file: SessionFile, sinks: Mapping[str, tuple[Sink, ...]], known: Mapping[str, KnownQuery], console: Console
 ) -> dict[str, KnownQuery]:
     """Add and remove queries so that the session has those of the file; return them in the order of the file."""
     entries = {entry.name: entry for entry in file.queries}
-    for entry in file.queries:  # raise before anything changes
-        _check_query(entry, sinks[entry.name], known.get(entry.name), session, file)
+    with use_storage_options(file.storage):
+        for entry in file.queries:  # raise before anything changes
+            _check_query(entry, sinks[entry.name], known.get(entry.name), session, file)
     for name, query in known.items():
         if name not in entries and query.status != "failed":
             session.remove(name)
@@ -108,16 +123,19 @@ def install_queries(
     return {name: known[name] if name in known else _add_query(session, entry, sinks[name]) for name, entry in entries.items()}
 
 
-def _add_query(session: Session, entry: QueryEntry, sink: Sink) -> KnownQuery:
-    return KnownQuery(session.add(entry.sql, name=entry.name, sink=sink, budget=entry.budget), sink)
+def _add_query(session: Session, entry: QueryEntry, sinks: tuple[Sink, ...]) -> KnownQuery:
+    return KnownQuery(session.add(entry.sql, name=entry.name, sinks=sinks, budget=entry.budget), sinks)
 
 
-def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, session: Session, file: SessionFile) -> None:
-    path = getattr(sink, "path", None)
+def _check_query(
+    entry: QueryEntry, sinks: tuple[Sink, ...], known: KnownQuery | None, session: Session, file: SessionFile
+) -> None:
+    paths = [sink.path for sink in sinks if isinstance(sink, FileSink)]
     if known is None:
-        if path is not None and list_sink_files(path):
+        used = next((path for path in paths if list_sink_files(path)), None)
+        if used is not None:
             raise SessionError(
-                f"directory '{path}' of query '{entry.name}' contains results of another checkpoint",
+                f"directory '{used}' of query '{entry.name}' contains results of another checkpoint",
                 hint="delete it, choose another one, or start over with --fresh",
             )
         return
@@ -128,10 +146,10 @@ def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, sessio
             detail=f"in the checkpoint: {known.handle.sql}",
             hint=hint,
         )
-    if known.sink != sink:
+    if known.sinks != sinks:
         raise NameTakenError(
             f"query '{entry.name}' in '{file.path}' differs from its sink in the checkpoint",
-            detail=f"in the checkpoint: {known.path or known.sink.kind}; in the file: {path or sink.kind}",
+            detail=f"in the checkpoint: {known.destination}; in the file: {KnownQuery(known.handle, sinks).destination}",
             hint=hint,
         )
     budget = parse_own_budget(entry.budget, session.budget) or session.budget
@@ -141,9 +159,10 @@ def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, sessio
             detail=f"in the checkpoint: {known.handle.budget}; in the file: {budget}",
             hint=hint,
         )
-    if path is not None and known.row_count and not path_exists(path):
+    missing = next((path for path in paths if known.row_count and not path_exists(path)), None)
+    if missing is not None:
         raise SessionError(
-            f"directory '{path}' of query '{entry.name}' is missing, with {known.row_count} rows that are not written again",
+            f"directory '{missing}' of query '{entry.name}' is missing, with {known.row_count} rows that are not written again",
             hint=hint,
         )
 
@@ -153,14 +172,14 @@ def was_drained(session: Session) -> bool:
     return session.drained
 
 
-def delete_checkpoint_and_results(checkpoint: str | None, options: Mapping[str, str], sinks: Iterable[Sink]) -> None:
+def delete_checkpoint_and_results(checkpoint: str | None, options: StorageOptions, sinks: Iterable[Sink]) -> None:
     """Delete a checkpoint and the result files of these sinks, and no other files."""
     if checkpoint is not None:
         delete_checkpoint(checkpoint, options)
     for sink in sinks:
-        path = getattr(sink, "path", None)
-        if path is not None:
-            delete_sink_files(path)
+        if isinstance(sink, FileSink):
+            with use_storage_options(options):
+                delete_sink_files(sink.path)
 
 
 _STATUS_LINE_SECONDS = 5.0
@@ -188,12 +207,17 @@ def format_status_line(session: Session, meter: SessionMeter) -> str:
     """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
     degraded = [name for name, stream in session.streams().items() if stream["status"] == "degraded"]
+    degraded += [f"{queue.description} of {queue.query}" for queue in _list_degraded_sinks(session)]
     return (
         f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · "
         f"{format_seconds(meter.median_batch_seconds)} a batch · "
         f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
         + (f" · degraded: {', '.join(degraded)}" if degraded else "")
     )
+
+
+def _list_degraded_sinks(session: Session) -> list[QueueStatus]:
+    return [queue for queue in session.sink_changes.list_queues() if queue.problem]
 
 
 def render_live(session: Session, queries: Mapping[str, KnownQuery], meter: SessionMeter) -> RenderableType:
@@ -204,7 +228,7 @@ def render_live(session: Session, queries: Mapping[str, KnownQuery], meter: Sess
             title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
         )
     for name, query in list(queries.items())[:_MAX_SHOWN_QUERIES]:
-        destination = query.path or query.sink.kind
+        destination = query.destination
         table.add_row(name, _color_status(query.status), f"{query.row_count:,}", f"{sum(query.late.values()):,}", destination)
     hidden = len(queries) - _MAX_SHOWN_QUERIES
     footer = [Text(f"… and {hidden} more queries", "dim")] if hidden > 0 else []
@@ -223,13 +247,13 @@ def print_summary(
     """Print the summary of a run; with `results`, first the rows of queries with a memory sink."""
     if results:
         for name, query in queries.items():
-            if isinstance(query.sink, MemorySink) and query.row_count:
+            if query.is_readable and query.row_count:
                 console.print(result_table(f"{name} · {query.row_count:,} rows", query.handle.results(), _MAX_SHOWN_ROWS))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("query", "status", "rows", "late rows", "went to"):
         table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
     for name, query in queries.items():
-        destination = Text(query.path or query.sink.kind)
+        destination = Text(query.destination)
         if query.error:
             destination.append(f"\n{query.error}", "red")
         table.add_row(
@@ -251,6 +275,11 @@ def print_summary(
         for row in stream["skipped_samples"]:
             text = f"  skipped line {row['line']} of {row['file']}: {row['reason']}"
             console.print(Text(text, "yellow"), soft_wrap=True)
+    for sink in outcome["degraded_sinks"]:
+        line = (
+            f"sink {sink['description']} of query '{sink['query']}' is degraded, {sink['waiting_batches']} micro-batches wait: "
+        )
+        console.print(Text(f"{line}{sink['problem']}; the same command publishes them", "red"), soft_wrap=True)
     console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {duration:.1f} s")
 
 
@@ -264,13 +293,14 @@ class RunSettings:
     """The settings of a run, from the session file and the command line."""
 
     file: SessionFile
-    sinks: Mapping[str, Sink]
+    sinks: Mapping[str, tuple[Sink, ...]]
     checkpoint: str | None
     backend: BackendName
     once: bool
     as_json: bool
     spark: SparkOptions
     partitions: PartitionSetting | None = None
+    standby: bool = False
 
 
 def command(
@@ -296,40 +326,49 @@ def command(
     master: MasterOption = None,
     conf: SettingsOption = None,
     exchange: ExchangeOption = None,
+    standby: StandbyOption = False,
 ) -> None:
     """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
 
     The file has a table streams.NAME for each stream (source = "files" or "rate", path, schema, time, watermark, …) and
-    a table queries.NAME for each query (sql, sink = "memory", "console", "noop", "parquet:DIR" or "jsonl:DIR").
+    a table queries.NAME for each query (sql, sink = "memory", "console", "noop", "parquet:DIR", "jsonl:DIR",
+    or a table {kind = "kafka", …}; sinks = […] for several).
 
-    The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed, and 3 if all
-    went well except that rows or files were skipped (on_error).
+    The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed, or results
+    wait for a sink whose destination is not available, and 3 if all went well except that rows or files were skipped
+    (on_error). With --standby it waits while another process uses the checkpoint, also after it has lost the checkpoint to
+    another one.
     """
     configure(log_format, log_level)
     session_file = SessionFile.load(file)
-    sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
+    sinks = {query.name: session_file.make_sinks(query, out) for query in session_file.queries}
     folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)
     chosen_partitions = parse_partitions_option(partitions) or session_file.partitions
     spark = session_file.spark.override(master, conf, exchange)
-    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark, chosen_partitions)
+    settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark, chosen_partitions, standby)
     _check_bounded(settings)
     plan_session_file(session_file)  # raises for an invalid query before a back-end starts
     backend.check_available()
     if fresh:
-        delete_checkpoint_and_results(settings.checkpoint, session_file.storage, sinks.values())
+        delete_checkpoint_and_results(settings.checkpoint, session_file.storage, chain.from_iterable(sinks.values()))
     with quiet_stdout(wanted=as_json):
         outcome = _run_session(settings)
     if as_json:
         print_json(outcome)
     failed_queries = any(query["status"] == "failed" for query in outcome["queries"].values())
-    if outcome["error"] or failed_queries or any(stream["status"] == "degraded" for stream in outcome["streams"].values()):
+    if (
+        outcome["error"]
+        or failed_queries
+        or outcome["degraded_sinks"]
+        or any(stream["status"] == "degraded" for stream in outcome["streams"].values())
+    ):
         raise typer.Exit(1)
     if any(stream["skipped"] or stream["skipped_rows"] for stream in outcome["streams"].values()):
         raise typer.Exit(_SKIPPED_EXIT_CODE)
 
 
 def _choose_checkpoint(
-    file: SessionFile, sinks: Mapping[str, Sink], chosen: str | None, out: Path | None, *, once: bool
+    file: SessionFile, sinks: Mapping[str, tuple[Sink, ...]], chosen: str | None, out: Path | None, *, once: bool
 ) -> str | None:
     """Return the location of the checkpoint; None (a temporary one) only if no sink could get duplicates from a second run."""
     if chosen is not None:
@@ -338,7 +377,7 @@ def _choose_checkpoint(
         return file.checkpoint
     if out is not None:
         return str(out.expanduser().absolute() / ".checkpoint")
-    leaves_nothing = all(not sink.written_by_workers or isinstance(sink, NoopSink) for sink in sinks.values())
+    leaves_nothing = all(sink.kind in {"memory", "console", "noop"} for sink in chain.from_iterable(sinks.values()))
     return None if once and leaves_nothing else str(file.path.parent / ".headrace" / file.path.stem)
 
 
@@ -351,7 +390,16 @@ def _check_bounded(settings: RunSettings) -> None:
 
 
 def _run_session(settings: RunSettings) -> dict[str, Any]:
+    """Run the session, as a standby again whenever another process has taken its checkpoint over; return the outcome."""
     console = progress_console(as_json=settings.as_json)
+    while True:
+        outcome, error = _run_until_error(settings, console)
+        if not settings.standby or not isinstance(error, OwnershipLostError):
+            return outcome
+        console.print("waiting as a standby …", style="dim")
+
+
+def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str, Any], HeadraceError | None]:
     with console.status(f"starting {'Spark' if settings.backend is BackendName.spark else 'the session'} …"):
         session = Session(
             settings.checkpoint,
@@ -360,6 +408,7 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
             functions=settings.file.functions,
             storage_options=settings.file.storage,
             partitions=settings.partitions,
+            standby=settings.standby,
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None
@@ -383,7 +432,7 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
         outcome = _summarize_run(session, settings, queries, error)
         if not settings.as_json:
             print_summary(queries, outcome, meter.elapsed_seconds, console, results=settings.once)
-    return outcome
+    return outcome, error
 
 
 def _declare_streams(session: Session, settings: RunSettings) -> None:
@@ -439,6 +488,7 @@ def _summarize_run(
         "batches": session.last_batch + 1,
         "streams": streams,
         "queries": {name: _summarize_query(query, settings) for name, query in queries.items()},
+        "degraded_sinks": [asdict(queue) for queue in _list_degraded_sinks(session)],
         "error": None if error is None else str(error),
     }
 
@@ -446,13 +496,13 @@ def _summarize_run(
 def _summarize_query(query: KnownQuery, settings: RunSettings) -> dict[str, Any]:
     summary = {
         "rows": query.row_count,
-        "sink": query.sink.kind,
+        "sink": ", ".join(sink.kind for sink in query.sinks),
         "path": query.path,
         "status": query.status,
         "error": query.error,
         "late": query.late,
     }
-    if settings.once and settings.as_json and isinstance(query.sink, MemorySink):
+    if settings.once and settings.as_json and query.is_readable:
         rows = query.handle.results().to_pylist()
         summary["results"] = [{name: to_json_value(value) for name, value in row.items()} for row in rows]
     return summary

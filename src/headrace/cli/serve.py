@@ -18,18 +18,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headrace.cli import show_error
 from headrace.cli.demo import declare_demo_streams, generate_queries
-from headrace.cli.session_file import SessionFile, StreamEntry
-from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
+from headrace.cli.session_file import QueryEntry, SessionFile, StreamEntry
+from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions, StandbyOption
 from headrace.cli.terminal import BackendName, parse_partitions_option
-from headrace.errors import HeadraceError, SourceError
+from headrace.connectors import MemorySink, NoopSink, Sink
+from headrace.errors import HeadraceError, OwnershipLostError, SourceError
 from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
-from headrace.service.server import Server
-from headrace.service.tls import load_tls_context
+from headrace.service.placeholder import serve_placeholder
+from headrace.service.server import Server, load_tls_context
 from headrace.session import ROWS_PER_BATCH, Session
 from headrace.storage.locations import is_url, parse_location
 
@@ -68,6 +70,12 @@ def command(
         list[str] | None,
         typer.Option("--origin", metavar="URL", help="Allow a web origin (CORS), such as https://board.example; repeatable."),
     ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", metavar="HOST[:PORT]", help="Let requests send results and secrets to this host or URL; repeatable."
+        ),
+    ] = None,
     allowed_roots: Annotated[
         list[Path] | None,
         typer.Option("--allow-root", metavar="DIR", help="Let requests declare streams over files below DIR; repeatable."),
@@ -96,11 +104,13 @@ def command(
     master: MasterOption = None,
     conf: SettingsOption = None,
     exchange: ExchangeOption = None,
+    standby: StandbyOption = False,
 ) -> None:
     """Serve a session over HTTP until Ctrl-C: streams, queries, live results, and a web page.
 
     After a crash at any point the same command with --checkpoint resumes: queries continue, and readers continue from their
-    position, with every row exactly once.
+    position, with every row exactly once. With --standby it waits while another process serves the checkpoint, and answers
+    503 meanwhile; a service that has lost its checkpoint to another one becomes a standby again.
     """
     session_file = None if file is None else SessionFile.load(file, require_queries=False)
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
@@ -120,42 +130,60 @@ def command(
         token_file_tokens = None if tokens is None else TokenRegistry.load(tokens.expanduser())
         listening = _open_socket(host, port)
         stack.callback(listening.close)
+        stack.enter_context(_exit_on_signal())
         console.print(f"starting on {backend.value} …", style="dim")
         rows = session_file.rows_per_batch if session_file and session_file.rows_per_batch else ROWS_PER_BATCH
         functions = not no_functions and (session_file is None or session_file.functions)
-        session = stack.enter_context(
-            Session(
-                folder,
-                backend=backend.value,
-                rows_per_batch=rows,
-                functions=functions,
-                budget=budget,
-                storage_options=session_file.storage if session_file else None,
-                partitions=chosen_partitions or (session_file.partitions if session_file else None),
-                **spark,
-            )
-        )
-        detached = _install_session(session, session_file, console, demo=demo)
-        accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
-        service = ServiceHost(
-            session,
-            accepted_tokens,
-            service_limits,
-            interval=interval,
-            reports=reports.expanduser(),
-            origins=allowed_origins,
-            allowed_roots=[root.expanduser() for root in allowed_roots or ()],
+        open_session = partial(
+            Session,
+            folder,
+            backend=backend.value,
+            rows_per_batch=rows,
+            functions=functions,
+            budget=budget,
+            storage_options=session_file.storage if session_file else None,
+            partitions=chosen_partitions or (session_file.partitions if session_file else None),
+            standby=standby,
+            **spark,
         )
         address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"
-        for entry, error in detached:
-            service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))
-        if as_json:
-            print(json.dumps({"url": address, "checkpoint": folder, "tokens": accepted_tokens.required}), flush=True)
-        console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
-        if tls is None and not is_loopback(host):
-            console.print("tokens and rows travel unencrypted; --tls-cert and --tls-key encrypt them", style="yellow")
-        with _exit_on_signal():
-            Server(service, tls).run(sockets=[listening])
+
+        def serve_session() -> None:
+            with serve_placeholder(listening, tls) if standby else contextlib.nullcontext():
+                session = open_session()
+                session_stack.enter_context(session)
+                detached = _install_session(session, session_file, demo=demo)
+                accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
+                service = ServiceHost(
+                    session,
+                    accepted_tokens,
+                    service_limits,
+                    interval=interval,
+                    reports=reports.expanduser(),
+                    origins=allowed_origins,
+                    allowed_hosts=allowed_hosts or (),
+                    allowed_roots=[root.expanduser() for root in allowed_roots or ()],
+                )
+                for entry, error in detached:
+                    service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))
+            if as_json:
+                print(json.dumps({"url": address, "checkpoint": folder, "tokens": accepted_tokens.required}), flush=True)
+            console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
+            if tls is None and not is_loopback(host):
+                console.print("tokens and rows travel unencrypted; --tls-cert and --tls-key encrypt them", style="yellow")
+            Server(service, tls, ends_on_loss=standby).run(sockets=[listening.dup()])
+
+        is_over = False
+        while not is_over:
+            try:
+                with contextlib.ExitStack() as session_stack:
+                    serve_session()
+                is_over = True
+            except OwnershipLostError as error:
+                if not standby:
+                    raise
+                show_error(error)
+                console.print("waiting as a standby …", style="dim")
 
 
 @contextlib.contextmanager
@@ -236,9 +264,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _install_session(
-    session: Session, session_file: SessionFile | None, console: Console, *, demo: bool
-) -> list[tuple[StreamEntry, SourceError]]:
+def _install_session(session: Session, session_file: SessionFile | None, *, demo: bool) -> list[tuple[StreamEntry, SourceError]]:
     """Declare streams and add queries that the checkpoint has never had; a removed query is not added again.
 
     Return the streams that the checkpoint has, but whose source is gone: the service starts without them.
@@ -251,13 +277,18 @@ def _install_session(
             if entry.name not in session.streams():
                 raise
             detached.append((entry, error))
-    queries = {query.name: (query.sql, query.budget) for query in session_file.queries} if session_file else {}
+    entries = session_file.queries if session_file else ()
+    queries = {entry.name: (entry.sql, entry.budget, _list_sinks(session_file, entry)) for entry in entries}
     if demo:
         declare_demo_streams(session)
-        queries |= {query.name: (query.sql, None) for query in generate_queries(_DEMO_QUERIES)}
-    for name, (sql, budget) in queries.items():
+        queries |= {query.name: (query.sql, None, [MemorySink()]) for query in generate_queries(_DEMO_QUERIES)}
+    for name, (sql, budget, sinks) in queries.items():
         if session.find(name) is None:
-            session.add(sql, name=name, budget=budget)
-    if session_file and any(query.sink for query in session_file.queries):
-        console.print("the service keeps all results itself; it ignores the sinks of the file", style="dim")
+            session.add(sql, name=name, budget=budget, sinks=sinks)
     return detached
+
+
+def _list_sinks(file: SessionFile | None, query: QueryEntry) -> list[Sink]:
+    """Return the sinks of a query of the file: the service keeps its results, too."""
+    sinks = file.make_sinks(query, None) if file else ()
+    return [MemorySink(), *(sink for sink in sinks if not isinstance(sink, MemorySink | NoopSink))]

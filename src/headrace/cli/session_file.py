@@ -9,13 +9,16 @@
     [storage]                         # optional: options of object stores; credentials are better in the environment
     endpoint = "http://127.0.0.1:9000"
 
+    [storage."s3://elsewhere"]        # optional: other options for what is below a URL
+    endpoint = "https://s3.eu-central-1.amazonaws.com"
+
     [spark]                           # optional, for the Spark back-end
     master = "local[*]"               # also at the top of the file
     exchange = "auto"                 # auto, files or shuffle
     config = {"spark.executor.memory" = "4g"}
 
     [streams.purchases]
-    source = "files"                  # files (the default), rate or tcp
+    source = "files"                  # files (the default), rate, tcp or kafka
     path = "data/purchases*.csv"      # a file, a directory or a glob pattern
     schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files contain a schema
     time = "time"                     # the event-time column
@@ -32,9 +35,22 @@
     # also: rows = 10_000, seed = 0, start_time = 2026-01-01T00:00:00Z, keys = 1000, field_max = 1000
     # from a server: source = "tcp", address = "127.0.0.1:5555", stream = "ads", group = "headrace" (the default)
 
+    [streams.clicks]
+    source = "kafka"
+    brokers = "127.0.0.1:9092"
+    topic = "clicks"
+    schema = "user_id INT, price DOUBLE, time TIMESTAMP"
+    time = "time"
+    options = {"security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD"}   # of librdkafka; secrets by reference
+    # also: format = "json", start = "earliest", max_rows_per_batch = 100_000, on_error = "skip_row",
+    #       dead_letter = "jsonl:rejected", on_lost = "skip", group = "monitoring",
+    #       watermark_by = "partition" (the default of this source), idle = "10 seconds"
+
     [queries.revenue]
     sql = "SELECT gem_pack, SUM(price) AS revenue FROM TUMBLE(purchases, '5 seconds') GROUP BY gem_pack"
-    sink = "parquet:out/revenue"      # memory (the default), console, noop, parquet:DIR or jsonl:DIR
+    sink = "parquet:out/revenue"      # memory (the default), console, noop, parquet:DIR, jsonl:DIR, delta:DIR; or a table:
+    #      {kind = "kafka", brokers = "127.0.0.1:9092", topic = "revenue", "sasl.password" = "env:KAFKA_PASSWORD"}
+    #      kinds with a table: kafka, delta, iceberg, postgres, webhook; several sinks: sinks = ["memory", {…}]
     budget = {output_rows = 1_000_000}   # optional: what the query may use in a micro-batch
 
 Unknown keys and invalid values raise an error that names the key, the file and the allowed values; no key is ignored.
@@ -52,13 +68,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.cli.spark_options import SparkOptions, flatten_settings
-from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
-from headrace.errors import HeadraceError
+from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
+from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
+from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
 from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
-from headrace.storage.locations import is_url, parse_location
+from headrace.storage.locations import StorageOptions, is_url, parse_location
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -71,20 +88,10 @@ _TOP_KEYS: _KeyTypes = {
     "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
-_STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,)}
-_QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,), "budget": (dict,)}
-_SOURCE_KEYS: Mapping[str, _KeyTypes] = {
-    "files": {
-        "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "dead_letter": (str,), "header": (bool,),
-        "delimiter": (str,), "timestamp_format": (str,),
-    },
-    "rate": {
-        "rows_per_second": (int, float), "generator": (str,), "rows": (int,), "seed": (int,), "start_time": (datetime, str),
-        "keys": (int,), "field_max": (int,),
-    },
-    "tcp": {"address": (str,), "stream": (str,), "group": (str,)},
+_STREAM_KEYS: _KeyTypes = {
+    "source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,), "watermark_by": (str,), "idle": (str,),
 }  # fmt: skip
-_REQUIRED_KEYS = {"files": ("path",), "rate": ("rows_per_second",), "tcp": ("address", "stream")}
+_QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str, dict), "sinks": (list,), "budget": (dict,)}
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
@@ -106,19 +113,25 @@ class StreamEntry:
     time: str
     watermark: str
     max_ahead: str | None = None
+    watermark_by: str | None = None
+    idle: str = "10 seconds"
 
     def open(self, clock: Callable[[], float] | None = None) -> Source:
         """Open the source; only generated streams take a clock."""
-        if self.kind == "files":
-            return FileSource(**self.options)
-        if self.kind == "tcp":
-            return TcpSource(**self.options)
-        return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
+        return open_source(self.kind, self.options, clock)
 
     def declare(self, session: Session, source: Source | None = None) -> None:
         """Declare the stream in a session, over its source if none is given."""
         source = self.open() if source is None else source
-        session.create_stream(self.name, source, time=self.time, watermark=self.watermark, max_ahead=self.max_ahead)
+        session.create_stream(
+            self.name,
+            source,
+            time=self.time,
+            watermark=self.watermark,
+            max_ahead=self.max_ahead,
+            watermark_by=self.watermark_by,
+            idle=self.idle,
+        )
 
     def to_stream(self) -> Stream:
         """Return the stream with its schema; without a declared schema, read it from the first file or the server."""
@@ -128,11 +141,11 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueryEntry:
-    """A query of the file; `sink` is None if the file names none, and `budget` has the limits that it names."""
+    """A query of the file; `sinks` is empty if the file names none, and `budget` has the limits that it names."""
 
     name: str
     sql: str
-    sink: str | None
+    sinks: tuple[str | Mapping[str, Any], ...]
     budget: Mapping[str, int] | None = None
 
 
@@ -147,7 +160,7 @@ class SessionFile:
     rows_per_batch: int | None = None
     spark: SparkOptions = SparkOptions()  # noqa: RUF009  a frozen value
     functions: bool = True
-    storage: Mapping[str, str] = field(default_factory=dict)
+    storage: StorageOptions = field(default_factory=dict)
     partitions: PartitionSetting | None = None
 
     @staticmethod
@@ -174,29 +187,41 @@ class SessionFile:
             rows_per_batch,
             _parse_spark(top),
             top.get("functions", True),
-            {name: _parse_storage_option(top, name, value) for name, value in top.get("storage", {}).items()},
+            {name: _parse_storage_entry(top, name, value) for name, value in top.get("storage", {}).items()},
             _parse_partition_setting(top),
         )
 
-    def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:
-        """Return the sink of a query; with `out`, file sinks are below that folder, and are the default."""
+    def make_sinks(self, query: QueryEntry, out: Path | None) -> tuple[Sink, ...]:
+        """Return the sinks of a query; with `out`, file sinks are below that folder, and are the default."""
         base = self.path.parent if out is None else out.expanduser().absolute()
-        if query.sink is None:
+        if not query.sinks:
             folder = quote(query.name, safe="")
-            return (
-                parse_sink(None)
-                if out is None
-                else parse_sink({"jsonl": base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)})
-            )
-        kind, colon, directory = query.sink.partition(":")
-        if kind in {"parquet", "jsonl"} and directory:
-            return parse_sink({kind: directory if is_url(directory) else str(_resolve_path(base, directory))})
+            path = base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)
+            return (parse_sink(None if out is None else {"jsonl": path}),)
+        return tuple(self._make_sink(query, spec, base) for spec in query.sinks)
+
+    def _make_sink(self, query: QueryEntry, spec: str | Mapping[str, Any], base: Path) -> Sink:
+        key = f"key 'queries.{query.name}.sink' in '{self.path}'"
+        if isinstance(spec, Mapping):
+            try:
+                path = {"path": _place(base, spec["path"])} if isinstance(spec.get("path"), str) else {}
+                return parse_sink({**spec, **path})
+            except SinkError as error:
+                raise HeadraceError(f"{key}: {error.message}", detail=error.detail, hint=error.hint) from error
+        kind, colon, directory = spec.partition(":")
+        if kind in {"parquet", "jsonl", "delta"} and directory:
+            return parse_sink({kind: _place(base, directory)})
         if colon or kind not in {"memory", "console", "noop"}:
             raise HeadraceError(
-                f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is not a sink",
-                detail="sinks: memory, console, noop, parquet:DIR, jsonl:DIR",
+                f"{key} is '{spec}', which is not a sink",
+                detail=f"sinks: memory, console, noop, parquet:DIR, jsonl:DIR, delta:DIR, or a table: {', '.join(SINK_KINDS)}",
             )
         return parse_sink(kind)
+
+
+def _place(base: Path, path: str) -> str:
+    """Return the location of a sink, relative to a folder."""
+    return path if is_url(path) else str(_resolve_path(base, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,26 +293,27 @@ def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:
     kind = table.get("source", "files")
-    if kind not in _SOURCE_KEYS:
+    if kind not in SOURCE_OPTIONS:
         raise HeadraceError(
             f"key '{table.key_path}.source' in '{table.file}' is '{kind}', which is not a source",
-            detail=f"sources: {', '.join(_SOURCE_KEYS)}",
+            detail=f"sources: {', '.join(SOURCE_OPTIONS)}",
         )
-    table.check_keys({**_STREAM_KEYS, **_SOURCE_KEYS[kind]}, ("time", *_REQUIRED_KEYS[kind]))
-    options = {key: value for key, value in table.values.items() if key in _SOURCE_KEYS[kind]}
+    table.check_keys({**_STREAM_KEYS, **SOURCE_OPTIONS[kind]}, ("time", *REQUIRED_OPTIONS[kind]))
+    options = {key: value for key, value in table.values.items() if key in SOURCE_OPTIONS[kind]}
     if kind == "files":
         options["path"] = _resolve_pattern(table.file.parent, options["path"])
+    if kind in {"files", "kafka"}:
         kind_of_letters, colon, folder = options.get("dead_letter", "").partition(":")
         if colon:
             options["dead_letter"] = f"{kind_of_letters}:{folder if is_url(folder) else _resolve_path(table.file.parent, folder)}"
     name = table.key_path.removeprefix("streams.")
-    watermark, max_ahead = table.get("watermark", "0 seconds"), table.get("max_ahead")
-    for key, duration in (("watermark", watermark), ("max_ahead", max_ahead)):
+    watermark, max_ahead, idle = table.get("watermark", "0 seconds"), table.get("max_ahead"), table.get("idle", "10 seconds")
+    for key, duration in (("watermark", watermark), ("max_ahead", max_ahead), ("idle", idle)):
         try:
             parse_duration("0 seconds" if duration is None else duration)
         except HeadraceError as error:
             raise table.make_error(key, f"is invalid: {error.message}", hint=error.hint) from error
-    return StreamEntry(name, kind, options, table.get("time"), watermark, max_ahead)
+    return StreamEntry(name, kind, options, table.get("time"), watermark, max_ahead, table.get("watermark_by"), idle)
 
 
 def _parse_query(table: _TomlTable) -> QueryEntry:
@@ -298,7 +324,28 @@ def _parse_query(table: _TomlTable) -> QueryEntry:
             QueryBudget.parse(budget)
         except HeadraceError as error:
             raise table.make_error("budget", f"is invalid: {error.message}", hint=error.hint or error.detail) from error
-    return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), table.get("sink"), budget)
+    return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), _parse_sinks(table), budget)
+
+
+def _parse_sinks(table: _TomlTable) -> tuple[str | Mapping[str, Any], ...]:
+    sink, sinks = table.get("sink"), table.get("sinks")
+    if sinks is None:
+        return () if sink is None else (sink,)
+    if sink is not None or not sinks or not all(isinstance(spec, str | dict) for spec in sinks):
+        raise HeadraceError(
+            f"key '{table.key_path}.sinks' in '{table.file}' is not a list of sinks, or there is a sink besides it",
+            hint='write sinks = ["memory", {kind = "kafka", brokers = "127.0.0.1:9092", topic = "results"}]',
+        )
+    return tuple(sinks)
+
+
+def _parse_storage_entry(top: _TomlTable, name: str, value: object) -> str | Mapping[str, str]:
+    """Return an option, or the options of a table whose name is a URL."""
+    if not isinstance(value, Mapping):
+        return _parse_storage_option(top, name, value)
+    if not is_url(name):
+        raise top.make_error(f"storage.{name}", "must be a text, a number or a boolean; a table is named by a URL")
+    return {inner: _parse_storage_option(top, f"{name}.{inner}", option) for inner, option in value.items()}
 
 
 def _parse_storage_option(top: _TomlTable, name: str, value: object) -> str:

@@ -19,6 +19,9 @@ SettingsOption = Annotated[
 ExchangeOption = Annotated[
     str | None, typer.Option("--exchange", metavar="KIND", help="How shuffle blocks travel: auto, files or shuffle.")
 ]
+StandbyOption = Annotated[
+    bool, typer.Option("--standby", help="If another process uses the checkpoint, wait and take over when it ends.")
+]
 
 
 @dataclass(frozen=True, slots=True)

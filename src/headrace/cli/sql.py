@@ -37,6 +37,7 @@ from headrace.cli.shell.target import ShellTarget
 from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import BackendName, progress_console, quiet_stdout
 from headrace.errors import HeadraceError
+from headrace.storage.locations import parse_location
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -61,24 +62,29 @@ def open_target(
     token: str | None,
     certificates: Path | None = None,
     spark: SparkOptions | None = None,
+    checkpoint: str | None = None,
 ) -> OpenedTarget:
     """Open the target the user named; by default the service on the default port if it runs, otherwise the demo streams."""
     if spark is not None and spark != SparkOptions():
         backend = backend or BackendName.spark
         if backend is not BackendName.spark:
             raise typer.BadParameter("--master, --conf and --exchange apply to the Spark back-end")
-    if place is None and backend is None and _is_service_listening():
+    if place is None and backend is None and checkpoint is None and _is_service_listening():
         return _open_service(SERVICE, token, certificates, is_default=True)
     if place is not None and (place.startswith(("http://", "https://")) or _ADDRESS_PATTERN.fullmatch(place)):
-        if backend is not None:
-            raise typer.BadParameter("--backend and --master apply to a session in this process, not to a service")
+        if backend is not None or checkpoint is not None:
+            raise typer.BadParameter("--backend, --master and --checkpoint apply to a session in this process, not to a service")
         return _open_service(place if "://" in place else f"http://{place}", token, certificates)
     chosen = backend or BackendName.local
     chosen.check_available()
-    return _open_session(place, chosen, spark or SparkOptions(), is_chosen=backend is not None)
+    is_chosen = backend is not None or checkpoint is not None
+    location = None if checkpoint is None else parse_location(checkpoint)
+    return _open_session(place, chosen, spark or SparkOptions(), location, is_chosen=is_chosen)
 
 
-def _open_session(place: str | None, backend: BackendName, spark: SparkOptions, *, is_chosen: bool) -> OpenedTarget:
+def _open_session(
+    place: str | None, backend: BackendName, spark: SparkOptions, checkpoint: str | None, *, is_chosen: bool
+) -> OpenedTarget:
     from headrace.cli.shell.embedded import (  # noqa: PLC0415  the engine, which a shell on a service does not need
         EmbeddedTarget,
         open_demo_session,
@@ -86,7 +92,7 @@ def _open_session(place: str | None, backend: BackendName, spark: SparkOptions, 
     )
 
     if place is None:
-        session = _start_session(backend, lambda: open_demo_session(backend.value, spark))
+        session = _start_session(backend, lambda: open_demo_session(backend.value, spark, checkpoint))
         reason = "" if is_chosen else f"no service at {SERVICE}, so "
         return OpenedTarget(
             EmbeddedTarget(session),
@@ -94,7 +100,7 @@ def _open_session(place: str | None, backend: BackendName, spark: SparkOptions, 
             is_default=True,
         )
     file = SessionFile.load(Path(place), require_queries=False)
-    session = _start_session(backend, lambda: open_file_session(file, backend.value, file.spark.merge(spark)))
+    session = _start_session(backend, lambda: open_file_session(file, backend.value, file.spark.merge(spark), checkpoint))
     bounded = any(stream.kind == "files" for stream in file.streams)
     note = "; reading starts with the first SELECT, TAIL or RESULTS" if bounded else ""
     return OpenedTarget(
@@ -148,6 +154,15 @@ def command(
     backend: Annotated[
         BackendName | None, typer.Option(help="Back-end of a session in this process; the default is local.")
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder or URL of the checkpoint of a session in this process; on a cluster, one that all machines see. "
+            "Default: a temporary folder.",
+            show_default=False,
+        ),
+    ] = None,
     master: MasterOption = None,
     conf: SettingsOption = None,
     exchange: ExchangeOption = None,
@@ -162,7 +177,7 @@ def command(
     with _exit_on_signals(), contextlib.ExitStack() as stack:
         out = sys.stdout if is_interactive else stack.enter_context(_result_output())
         stack.enter_context(quiet_stdout(wanted=not is_interactive))
-        opened = open_target(place, backend, token, tls_ca, SparkOptions().override(master, conf, exchange))
+        opened = open_target(place, backend, token, tls_ca, SparkOptions().override(master, conf, exchange), checkpoint)
         stack.callback(opened.target.close)
         runner = StatementRunner(opened.target, rows=None if as_json else TERMINAL_ROWS)
         if is_interactive:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.storage.local_cache import get_local_cache
-from headrace.storage.locations import is_url, open_store, parse_location
+from headrace.storage.locations import get_storage_options, is_url, open_store, parse_location
 
 _GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
@@ -30,6 +30,11 @@ class FileStatus(NamedTuple):
     size: int
     changed: int
     version: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether more than the path is known: the listing of a folder has names only."""
+        return self.size >= 0
 
 
 def is_glob(path: str) -> bool:
@@ -52,16 +57,25 @@ def get_status(path: str) -> FileStatus:
     return FileStatus(path, status.st_size, status.st_mtime_ns)
 
 
-def open_file(path: str) -> pa.NativeFile:
-    """Open a file for random access, memory-mapped; raises OSError if it cannot be opened."""
+def open_file(path: str, version: str = "", checksum: str = "") -> pa.NativeFile:
+    """Open a file for random access, memory-mapped; raises OSError if it cannot be opened.
+
+    Of an object, `version` is the one that is meant: it takes no request if this machine has it. Without, it is the newest one,
+    unless the caller verifies a check sum of the content.
+    """
     if not is_url(path):
         return pa.memory_map(path)
     store, key = _open_bucket(path)
-    name = f"{path} {get_status(path).version}"
+    name = f"{path} {checksum or version or get_status(path).version}"
     content = get_local_cache().find(name)
     if content is None:
-        fetched = store.get(key)
-        content = get_local_cache().add(name, [fetched]) or pa.py_buffer(fetched)
+        found = store.get_version(key)
+        if found is None:
+            raise FileNotFoundError(path)
+        current = _parse_version(found[1])
+        if version not in {"", current}:
+            raise OSError("it was replaced after it was discovered; files of a stream must never change")
+        content = get_local_cache().add(f"{path} {checksum or current}", [found[0]]) or pa.py_buffer(found[0])
     return pa.BufferReader(content)
 
 
@@ -116,7 +130,13 @@ def _translate(pattern: str) -> str:
 
 
 def _to_status(path: str, entry: Any) -> FileStatus:
-    return FileStatus(path, int(entry["size"]), int(entry["last_modified"].timestamp() * 1e6), str(entry["e_tag"] or ""))
+    changed = int(entry["last_modified"].timestamp() * 1e6)
+    return FileStatus(path, int(entry["size"]), changed, _parse_version(entry["e_tag"] or ""))
+
+
+def _parse_version(tag: str) -> str:
+    """Return an e-tag without quotes: Azure has them in the answer to a get, and not in a listing."""
+    return tag.strip('"')
 
 
 def _open_bucket(url: str) -> tuple[Any, str]:
@@ -124,4 +144,5 @@ def _open_bucket(url: str) -> tuple[Any, str]:
     scheme, _, rest = url.partition("://")
     depth = 2 if scheme == "az" else 1  # account and container
     parts = rest.split("/", depth)
-    return open_store(f"{scheme}://{'/'.join(parts[:depth])}"), parts[depth] if len(parts) > depth else ""
+    bucket = f"{scheme}://{'/'.join(parts[:depth])}"
+    return open_store(bucket, options=get_storage_options(url)), parts[depth] if len(parts) > depth else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from headrace.connectors.file_access import FileStatus, get_status, is_glob, list_files, parse_file_path, path_exists
 from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema
-from headrace.connectors.skipped_rows import ERROR_POLICIES, normalize_policy
+from headrace.connectors.skipped_rows import ERROR_POLICIES, normalize_policy, parse_dead_letter
 from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
 from headrace.storage.append_log import AppendLog, extend_digest
 from headrace.storage.documents import damaged_error, get_document, put_document
-from headrace.storage.locations import is_url, parse_location
+from headrace.storage.locations import is_url
 from headrace.storage.store import Store
 
 _LISTING_SECONDS = 1.0
@@ -86,7 +86,7 @@ class FileSource:
         self._schema = self._declared_schema
         self._options: dict[str, Option] = {
             "on_error": normalize_policy(on_error),
-            "dead_letter": _parse_dead_letter(dead_letter, on_error),
+            "dead_letter": parse_dead_letter(dead_letter, on_error),
             "header": header,
             "delimiter": delimiter,
             "timestamp_format": timestamp_format,
@@ -132,8 +132,9 @@ class FileSource:
         """
         require_attached(self._stream, self._store)
         index, unit = _parse_position(position)
-        self._recheck_unread_files(index + (unit > 0))
-        self._discover_files()
+        listed = list(self._list_data_files())
+        self._recheck_unread_files(index + (unit > 0), {status.path: status for status in listed if status.is_complete})
+        self._discover_files(listed)
         if index >= len(self._files):
             return [], position
         ranges: list[Range] = []
@@ -152,7 +153,7 @@ class FileSource:
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        if any(path not in self._known_paths for path in self._list_paths(allow_cached=True)):
+        if any(status.path not in self._known_paths for status in self._list_data_files(allow_cached=True)):
             return True
         index, unit = _parse_position(position)
         rest = self._files[index:]  # after the paths: a file that `plan` discovers meanwhile is in one of both
@@ -185,16 +186,16 @@ class FileSource:
         options = {**self._options, "size": file.size, "version": file.version}
         return Range(self._stream, file.reader, file.path, start, stop, rows, options)
 
-    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
-        """Yield the paths of all files of the source, in no particular order.
+    def _list_data_files(self, *, allow_cached: bool = False) -> Iterator[FileStatus]:
+        """Yield all files of the source, in no particular order.
 
         With `allow_cached`, a listing of an object store may be a second old: each one is a request.
         """
-        for path in (status.path for status in self._list_files(allow_cached=allow_cached)):
-            name = os.path.basename(path)  # noqa: PTH119 - once for each name of each listing
-            is_data = bool(self._format or is_glob(self._path) or path == self._path or format_of(name))
+        for status in self._list_files(allow_cached=allow_cached):
+            name = os.path.basename(status.path)  # noqa: PTH119 - once for each name of each listing
+            is_data = bool(self._format or is_glob(self._path) or status.path == self._path or format_of(name))
             if is_data and not name.startswith((".", "_")) and not name.endswith(".tmp"):
-                yield path
+                yield status
 
     def _list_files(self, *, allow_cached: bool) -> Iterable[FileStatus]:
         if not is_url(self._path):
@@ -204,27 +205,30 @@ class FileSource:
             self._listing, self._listed_at = list(list_files(self._path)), now
         return self._listing
 
-    def _list_new_paths(self) -> list[str]:
-        """Return the paths of undiscovered files, by modification time and name."""
+    def _select_new_files(self, listed: Iterable[FileStatus]) -> list[FileStatus]:
+        """Return the undiscovered files, by modification time and name."""
         new = []
-        for path in self._list_paths():
-            if path not in self._known_paths:
+        for status in listed:
+            if status.path not in self._known_paths:
                 try:
-                    new.append((get_status(path).changed, path))
+                    new.append(status if status.is_complete else get_status(status.path))
                 except FileNotFoundError:
                     continue  # removed between listing and stat
-        return [path for _, path in sorted(new)]
+        return sorted(new, key=lambda status: (status.changed, status.path))
 
-    def _discover_files(self) -> None:
-        discovered = [self._examine_file(path) for path in self._list_new_paths()]
+    def _discover_files(self, listed: Iterable[FileStatus]) -> None:
+        discovered = [self._examine_file(status) for status in self._select_new_files(listed)]
         if discovered:
             self._log.append(*map(asdict, discovered))
             self._files += discovered
             self._known_paths.update(file.path for file in discovered)
 
-    def _recheck_unread_files(self, first: int) -> None:
-        """Examine unread files again, in case they were repaired or removed after a batch failed on them."""
-        current = [file if file.skipped else self._recheck_file(file) for file in self._files[first:]]
+    def _recheck_unread_files(self, first: int, listed: Mapping[str, FileStatus]) -> None:
+        """Examine unread files again, in case they were repaired or removed after a batch failed on them.
+
+        `listed` saves a request for each of them: the listing of an object store has their status.
+        """
+        current = [file if file.skipped else self._recheck_file(file, listed) for file in self._files[first:]]
         if current != self._files[first:] or self._is_log_outdated:
             self._is_log_outdated = True
             self._log.replace(asdict(file) for file in (*self._files[:first], *current))
@@ -232,18 +236,17 @@ class FileSource:
             self._files[first:] = current
             del self._digests[first + 1 :]
 
-    def _recheck_file(self, file: _DiscoveredFile) -> _DiscoveredFile:
+    def _recheck_file(self, file: _DiscoveredFile, listed: Mapping[str, FileStatus]) -> _DiscoveredFile:
         try:
-            status = get_status(file.path)
-            return file if (status.size, status.version) == (file.size, file.version) else self._examine_file(file.path)
+            status = listed.get(file.path) or get_status(file.path)
+            return file if (status.size, status.version) == (file.size, file.version) else self._examine_file(status)
         except FileNotFoundError:
             return _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
 
-    def _examine_file(self, path: str) -> _DiscoveredFile:
-        reader = self._reader_of(path)
+    def _examine_file(self, status: FileStatus) -> _DiscoveredFile:
+        path, reader = status.path, self._reader_of(status.path)
         try:
-            status = get_status(path)
-            return _DiscoveredFile(path, reader, status.size, count_unit_rows(path, reader), version=status.version)
+            return _DiscoveredFile(path, reader, status.size, count_unit_rows(status, reader), version=status.version)
         except (pa.ArrowException, OSError) as error:
             if self._options["on_error"] == "skip_file":
                 return _DiscoveredFile(path, reader, 0, [], str(error) or type(error).__name__)
@@ -264,10 +267,10 @@ class FileSource:
         return reader
 
     def _infer_schema(self) -> Schema:
-        for path in self._list_new_paths():
-            reader = self._reader_of(path)
+        for status in self._select_new_files(self._list_data_files()):
+            path, reader = status.path, self._reader_of(status.path)
             try:
-                if get_status(path).size:
+                if status.size:
                     return infer_schema(path, reader, self._options)
             except (pa.ArrowException, OSError) as error:
                 if self._options["on_error"] != "skip_file":
@@ -277,18 +280,6 @@ class FileSource:
 
 def _parse_position(position: Position) -> tuple[int, int]:
     return (0, 0) if position is None else (int(position["file"]), int(position["unit"]))
-
-
-def _parse_dead_letter(target: str | None, on_error: str) -> str:
-    """Return the absolute path of the folder of dead letters; an empty text without one."""
-    if target is None:
-        return ""
-    kind, _, folder = target.partition(":")
-    if kind != "jsonl" or not folder:
-        raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR")
-    if on_error != "skip_row":
-        raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
-    return parse_location(folder, SchemaError, "dead_letter")
 
 
 def _check_choice(what: str, value: str | None, allowed: tuple[str | None, ...]) -> None:

@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from headrace.connectors.file_access import get_status, open_file, open_parts
+from headrace.connectors.file_access import FileStatus, open_file, open_parts
 from headrace.connectors.source import Option
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Field, Schema, normalize_type, type_name
@@ -56,18 +56,18 @@ def open_arrow(
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(data, options=options)
 
 
-def count_unit_rows(path: str, reader: str) -> list[int]:
+def count_unit_rows(status: FileStatus, reader: str) -> list[int]:
     """Return the row count of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit for each file).
 
     Raises ArrowException or OSError for a file that cannot be opened or has another format.
     """
-    if get_status(path).size == 0:
+    if status.size == 0:
         return []
     if reader == "parquet":
-        with pa.parquet.ParquetFile(open_parts(path), memory_map=True) as file:
+        with pa.parquet.ParquetFile(open_parts(status.path), memory_map=True) as file:
             return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    with open_file(path) as source:
-        return _count_arrow_rows(source) if reader == "arrow" else _estimate_text_rows(path, source)
+    with open_file(status.path, status.version) as source:
+        return _count_arrow_rows(source) if reader == "arrow" else _estimate_text_rows(status, source)
 
 
 def _count_arrow_rows(source: pa.NativeFile) -> list[int]:
@@ -77,25 +77,25 @@ def _count_arrow_rows(source: pa.NativeFile) -> list[int]:
     return [batch.num_rows for batch in reader]
 
 
-def _estimate_text_rows(path: str, source: pa.NativeFile) -> list[int]:
-    sample, size = read_head(path, 1 << 16), source.size()
+def _estimate_text_rows(status: FileStatus, source: pa.NativeFile) -> list[int]:
+    sample, size = read_head(status.path, 1 << 16, status.version), source.size()
     if not sample.strip():
         return []
-    if path.lower().endswith(".gz"):
+    if status.path.lower().endswith(".gz"):
         size = int.from_bytes(source.read_at(4, size - 4), "little")  # the length before compression, modulo 4 GiB
     lines = sample.count(b"\n")
     return [max(1, lines, size * lines // len(sample))]
 
 
-def read_head(path: str, size: int) -> bytes:
-    """Return up to `size` decompressed bytes from the beginning of a text file."""
-    with open_file(path) as source, _decompress(path, source) as stream:
+def read_head(path: str, size: int, version: str = "") -> bytes:
+    """Return up to `size` decompressed bytes from the beginning of a text file; see `open_file`."""
+    with open_file(path, version) as source, _decompress(path, source) as stream:
         return bytes(stream.read(size))
 
 
-def read_content(path: str) -> pa.Buffer:
-    """Return the content of a text file, decompressed; raises OSError or ArrowException if it cannot be read."""
-    with open_file(path) as source, _decompress(path, source) as stream:
+def read_content(path: str, version: str = "") -> pa.Buffer:
+    """Return the content of a text file, decompressed; see `open_file`. Raises OSError or ArrowException."""
+    with open_file(path, version) as source, _decompress(path, source) as stream:
         return stream.read_buffer()
 
 

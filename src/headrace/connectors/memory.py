@@ -26,6 +26,7 @@ from headrace.storage.store import Store
 _LOG_FILE = "rows.jsonl"
 _NUMBER_LENGTH = 8  # digits at the start of the name of a file
 _MAX_PRUNED_LINES = 1_000  # lines of the log whose files are deleted, before the log is written again
+_MIN_PRUNED_FILES = 16  # that are deleted together where each deletion is a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,13 @@ class MemorySource:
         """See `Source`; the log keeps the newest file, whose number determines that of the next."""
         store, first_kept = require_attached(self._stream, self._store), min(map(_files_read, positions))
         with self._lock:
-            while len(self._files) > 1 and self._files[0].number < first_kept:
-                store.delete(self._files[0].key)
+            read = [file.key for file in list(self._files)[:-1] if file.number < first_kept]
+            if store.is_remote and len(read) < _MIN_PRUNED_FILES:
+                return
+            store.delete_many(read)
+            for _ in read:
                 self._files.popleft()
-                self._pruned += 1
+            self._pruned += len(read)
             if self._pruned > _MAX_PRUNED_LINES:
                 self._log.replace(asdict(file) for file in self._files)
                 self._pruned = 0

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.model.record import record
 from headrace.storage.locations import is_url, open_store
 from headrace.storage.posix import PosixStore
+from headrace.storage.requests import run_requests
 from headrace.storage.store import Store, make_attempt_key
 
 PENDING_FOLDER = "_pending"
@@ -75,7 +76,12 @@ def publish_files(files: Sequence[PendingFile]) -> list[PendingFile]:
     OSError or StorageError if the store refuses it; then some files may be published.
     """
     store = open_sink_store(files[0].folder)
-    gone = [f for f in files if store.find_size(f.key) is None and store.find_size(f.name) != f.bytes]
+    sizes = (
+        run_requests(lambda file: store.find_size(file.key), files)
+        if store.is_remote
+        else map(store.find_size, [f.key for f in files])
+    )
+    gone = [file for file, size in zip(files, sizes, strict=True) if size is None and store.find_size(file.name) != file.bytes]
     new_keys = {file.key: file.name for file in files if file not in gone}
     if new_keys:
         store.rename(new_keys)

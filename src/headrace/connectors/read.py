@@ -23,6 +23,7 @@ from headrace.connectors.tcp import read_rows
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.storage.checksum import compute_checksum
+from headrace.storage.locations import is_url
 
 _UNREADABLE_HINT = "repair or remove it, or leave it out: create the source with on_error='skip_row' or 'skip_file'"
 _JSON_BLOCK_BYTES = 1 << 26
@@ -67,7 +68,7 @@ def _unreadable_error(wanted: Range, detail: str) -> SourceError:
 def _check_unchanged(wanted: Range) -> None:
     """Raise SourceError if a file has another size than at its discovery: its rows could be read twice or not at all."""
     size = wanted.options.get("size")
-    if size is None:
+    if size is None or (is_url(wanted.path) and wanted.reader != "parquet"):  # an object is opened in its version
         return
     status = get_status(wanted.path)
     if status.size != size:
@@ -76,6 +77,11 @@ def _check_unchanged(wanted: Range) -> None:
         )
     if status.version != wanted.options.get("version", ""):
         raise _unreadable_error(wanted, "it was replaced after it was discovered; files of a stream must never change")
+
+
+def get_version(wanted: Range) -> str:
+    """Return the version of the object that a range is a part of; an empty text for a file."""
+    return str(wanted.options.get("version", ""))
 
 
 def _conform_table(table: pa.Table, fields: Sequence[Field], wanted: Range) -> pa.Table:
@@ -109,7 +115,7 @@ def _find_columns(names: Sequence[str], fields: Sequence[Field], wanted: Range) 
 
 
 def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    source = open_file(wanted.path)
+    source = open_file(wanted.path, get_version(wanted), str(wanted.options.get("checksum", "")))
     _verify_checksum(wanted, source)
     reader = open_arrow(source)
     names = reader.schema.names
@@ -148,7 +154,7 @@ def _read_parquet(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table
 
 
 def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Table:
-    content, header = read_content(wanted.path), bool(wanted.options.get("header", True))
+    content, header = read_content(wanted.path, get_version(wanted)), bool(wanted.options.get("header", True))
     names = _read_header(content, _get_delimiter(wanted)) if header else list(schema.names)
     if not names or content.size == 0:
         return _empty_table(fields)
@@ -210,7 +216,7 @@ def _read_header(content: pa.Buffer, delimiter: str) -> list[str]:
 
 
 def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    content = read_content(wanted.path)
+    content = read_content(wanted.path, get_version(wanted))
     if content.size == 0:
         return _empty_table(fields)
     if content.slice(0, 1).to_pybytes() == b"[":

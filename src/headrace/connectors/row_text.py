@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, TextIO
@@ -15,12 +16,27 @@ _BATCH_ROWS = 1 << 14
 
 def write_json_lines(file: TextIO, table: pa.Table) -> None:
     """Write each row as a JSON object on one line, with the columns in order."""
+    for line in _iter_json_lines(table):
+        file.write(line)
+        file.write("\n")
+
+
+def encode_json_lines(table: pa.Table) -> list[bytes]:
+    """Return each row as a JSON object, with the columns in order."""
+    return [line.encode() for line in _iter_json_lines(table)]
+
+
+def encode_json_values(column: pa.ChunkedArray) -> list[str | None]:
+    """Return each value of a column as JSON; NULL stays None."""
+    return [None if value is None else json.dumps(to_json_value(value), ensure_ascii=False) for value in column.to_pylist()]
+
+
+def _iter_json_lines(table: pa.Table) -> Iterator[str]:
     names = table.column_names
     for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
         columns = [[to_json_value(value) for value in column.to_pylist()] for column in batch.columns]
         for row in zip(*columns, strict=True):
-            file.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False))
-            file.write("\n")
+            yield json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False)
 
 
 def to_json_value(value: Any) -> Any:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from headrace.connectors import kafka
 from headrace.connectors.formats import CONVERSION_ERRORS, read_content
-from headrace.connectors.read import parse_text, read_csv_header, read_range
+from headrace.connectors.read import get_version, parse_text, read_csv_header, read_range
 from headrace.connectors.source import Range
-from headrace.errors import SourceError
+from headrace.errors import SchemaError, SourceError
 from headrace.model.record import record
 from headrace.model.types import Schema
+from headrace.storage.locations import parse_location
 
 ERROR_POLICIES = ("fail", "skip_row", "skip_file", "skip")  # skip is another name of skip_file
 SAMPLE_TEXT_LENGTH = 200
@@ -59,12 +61,26 @@ def normalize_policy(policy: str) -> str:
     return "skip_file" if policy == "skip" else policy
 
 
+def parse_dead_letter(target: str | None, on_error: str) -> str:
+    """Return the absolute path of the folder of dead letters; an empty text without one."""
+    if target is None:
+        return ""
+    kind, _, folder = target.partition(":")
+    if kind != "jsonl" or not folder:
+        raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR")
+    if on_error != "skip_row":
+        raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
+    return parse_location(folder, SchemaError, "dead_letter")
+
+
 def read_with_policy(wanted: Range, schema: Schema, columns: Sequence[str]) -> ReadOutcome:
     """Return the given columns of a range as `read_range` does, without the rows or the file that its policy skips.
 
     Raises SourceError if the policy is to fail.
     """
     policy = normalize_policy(str(wanted.options.get("on_error", "fail")))
+    if wanted.reader == "kafka":
+        return _read_kafka(wanted, schema, columns)
     checks_all = policy != "fail" and wanted.reader in _TEXT_READERS
     try:
         table = read_range(wanted, schema, schema.names if checks_all else columns)
@@ -77,6 +93,17 @@ def read_with_policy(wanted: Range, schema: Schema, columns: Sequence[str]) -> R
         table, skipped = _read_good_rows(wanted, schema, error)
         return ReadOutcome(table.select(list(columns)), skipped)
     return ReadOutcome(table.select(list(columns)) if checks_all else table)
+
+
+def _read_kafka(wanted: Range, schema: Schema, columns: Sequence[str]) -> ReadOutcome:
+    """Read messages; the format decides about each of them, so that none is read twice."""
+    try:
+        table, rejected = kafka.read_messages(wanted, schema, columns)
+    except SourceError as error:
+        error.stream = wanted.stream
+        raise
+    place = f"{wanted.path}/{wanted.options['partition']}"
+    return ReadOutcome(table, tuple(SkippedRow(place, offset, reason, text) for offset, reason, text in rejected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +121,7 @@ class _TextRecords:
 def _read_good_rows(wanted: Range, schema: Schema, error: SourceError) -> tuple[pa.Table, tuple[SkippedRow, ...]]:
     """Return the rows that fit the schema, and the lines that do not; raises `error` if it is not about single lines."""
     try:
-        content = read_content(wanted.path).to_pybytes()
+        content = read_content(wanted.path, get_version(wanted)).to_pybytes()
     except (pa.ArrowException, OSError):
         raise error from None
     lines, names = content.splitlines(keepends=True), list[str]()

@@ -39,6 +39,11 @@ class Range:
     rows: int
     options: Mapping[str, Option] = field(default_factory=dict)
 
+    @property
+    def partition(self) -> int:
+        """The partition of the source that the rows are in; 0 if the source has none."""
+        return int(self.options.get("partition", 0))
+
 
 class Source(Protocol):
     """A source plans input ranges in the driver. Callers serialize calls of `plan`; `pending` may be called beside it.
@@ -49,8 +54,12 @@ class Source(Protocol):
     source does not reach that position, because a file was damaged; `prune(*positions)`, which releases the rows before all of
     these positions, one for each stream that reads the source; `detach()`, which is called when the last of its streams was
     dropped, so that the source may be attached again; `count_lag(position)`, which returns at once how many rows after the
-    position the source already has, or None if it does not know; and `close()`, which releases its resources. `attach` and
-    `schema` may take long; nothing else waits for them.
+    position the source already has, or None if it does not know; `count_partition_lag(position)`, the same by partition;
+    `list_partitions(position)`, which returns the numbers of the
+    partitions that the stream has at that position, whose ranges have their number in the option "partition"; and `close()`,
+    which releases its resources. `attach` and `schema` may take long; nothing else waits for them.
+
+    Attributes may have defaults of its streams: `default_max_ahead` in microseconds, and `default_watermark_by`.
     """
 
     @property

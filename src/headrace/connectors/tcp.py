@@ -30,16 +30,15 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.connectors.control_channel import ControlChannel
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
@@ -49,8 +48,6 @@ from headrace.storage.store import Store
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
 _TIMEOUT_SECONDS = 10.0  # without a byte of a response: then the server counts as unreachable
 _CONTROL_TIMEOUT_SECONDS = 3.0  # the same for requests of the driver, which wait in a thread of their own
-_PROMPT_SECONDS = 0.2  # how long a batch waits for an answer at least, unless an earlier one is missing
-_SLOW_SECONDS = 1.0  # and at most, twice the time of the last answer
 _UNREACHABLE_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
 
 
@@ -150,120 +147,6 @@ def make_unreachable_error(address: str, reason: str) -> SourceError:
     return SourceError(f"server '{address}' cannot be reached", detail=reason, hint=_UNREACHABLE_HINT)
 
 
-@dataclass(slots=True)
-class _ControlRequest:
-    """A request on its way; the thread of the channel sets its outcome, and then `answered`."""
-
-    name: str
-    arguments: dict[str, Any]
-    sent_at: float
-    answered: threading.Event = field(default_factory=threading.Event)
-    seconds: float = 0.0
-    response: dict[str, Any] | None = None
-    error: Exception | None = None
-
-
-class ControlChannel:
-    """The requests of a driver to a server, one at a time, in a thread of their own. Thread-safe.
-
-    A server that falls silent holds nobody up: a caller waits once, about as long as the server used to take, and as long as that
-    request has no answer, further calls return at once.
-    """
-
-    def __init__(self, address: str) -> None:
-        """Create a channel to 'host:port'; it connects on the first request."""
-        parse_address(address)
-        self._address, self._lock = address, threading.Lock()
-        self._queue: SimpleQueue[_ControlRequest | None] | None = None
-        self._thread: threading.Thread | None = None
-        self._outstanding: _ControlRequest | None = None
-        self._posted: _ControlRequest | None = None
-        self._patience = _PROMPT_SECONDS
-        self._answers: dict[str, dict[str, Any]] = {}  # the last response to each request
-
-    def send_request(
-        self, name: str, *, patience: float | None = None, **arguments: Any
-    ) -> tuple[dict[str, Any] | None, SourceError | None]:
-        """Return the response to a request; or, while the server is silent, the last response and the error.
-
-        With `patience`, wait that many seconds for this answer, and before for that to an earlier request. Raises SourceError if
-        the request fails or is refused.
-        """
-        with self._lock:
-            if self._settle_outstanding(patience or 0.0):
-                request = self._outstanding = self._start_request(name, arguments)
-                if request.answered.wait(self._patience if patience is None else patience):
-                    self._settle_outstanding(0.0)
-                    return self._answers[name], None
-                self._patience = 0.0
-            assert self._outstanding is not None
-            silence = f"no answer for {time.monotonic() - self._outstanding.sent_at:.1f} s"
-            return self._answers.get(name), make_unreachable_error(self._address, silence)
-
-    def post_request(self, name: str, **arguments: Any) -> None:
-        """Send a request after those on their way; raises its error if the server answers in time.
-
-        As long as an earlier one of these has no answer, do nothing: a later call will have newer arguments.
-        """
-        with self._lock:
-            if self._posted is not None and not self._posted.answered.is_set():
-                return
-            request = self._posted = self._start_request(name, arguments)
-            if not request.answered.wait(self._patience if self._outstanding is None else 0.0):
-                self._patience = 0.0
-            elif request.error is not None:
-                raise request.error
-
-    def _settle_outstanding(self, patience: float) -> bool:
-        """Take the answer to an earlier request, and return whether there is none left without; raises its error."""
-        earlier = self._outstanding
-        if earlier is None:
-            return True
-        if not earlier.answered.wait(patience):
-            return False
-        self._outstanding = None
-        if earlier.error is not None:
-            raise earlier.error
-        assert earlier.response is not None
-        self._answers[earlier.name] = earlier.response
-        self._patience = min(_SLOW_SECONDS, max(_PROMPT_SECONDS, 2 * earlier.seconds))
-        return True
-
-    def _start_request(self, name: str, arguments: dict[str, Any]) -> _ControlRequest:
-        if self._queue is None:
-            self._queue = SimpleQueue()
-            connection = TcpConnection(self._address, _CONTROL_TIMEOUT_SECONDS)
-            self._thread = threading.Thread(
-                target=_send_requests, args=(connection, self._queue), name="headrace-tcp-control", daemon=True
-            )
-            self._thread.start()
-        request = _ControlRequest(name, arguments, time.monotonic())
-        self._queue.put(request)
-        return request
-
-    def close(self) -> None:
-        """Close the connection, at once unless a request is on its way; the next request connects again."""
-        with self._lock:
-            if self._queue is not None and self._thread is not None:
-                self._queue.put(None)
-                self._thread.join(self._patience)
-            self._queue = self._thread = self._outstanding = self._posted = None
-            self._patience = _PROMPT_SECONDS
-            self._answers.clear()
-
-
-def _send_requests(connection: TcpConnection, queue: SimpleQueue[_ControlRequest | None]) -> None:
-    """Send the requests of a queue until it has None, and close the connection."""
-    while (request := queue.get()) is not None:
-        try:
-            request.response = connection.send_request(request.name, **request.arguments)
-        except Exception as error:  # noqa: BLE001  raised again in the thread of the caller
-            request.error = error
-        request.seconds = time.monotonic() - request.sent_at
-        request.answered.set()
-    connection.close()
-
-
 _idle_connections: dict[tuple[int, str], list[TcpConnection]] = {}
 
 
@@ -300,7 +183,9 @@ class TcpSource:
         `address` is 'host:port', `stream` the name of the stream on the server, and `group` the consumer group. Raises
         SourceError for an invalid address.
         """
-        self._channel = ControlChannel(address)
+        parse_address(address)
+        connect, explain = partial(TcpConnection, address, _CONTROL_TIMEOUT_SECONDS), partial(make_unreachable_error, address)
+        self._channel = ControlChannel(connect, explain)
         self._address, self._remote_stream, self._group = address, stream, group
         self._cached_description: dict[str, Any] | None = None
         self._stream, self._store = "", None  # type: tuple[str, Store | None]
@@ -334,6 +219,10 @@ class TcpSource:
         """See `Source`."""
         starts, produced = self._read_progress(position)
         return produced != starts
+
+    def list_partitions(self, position: Position) -> tuple[int, ...]:
+        """See `Source`."""
+        return () if position is None else tuple(range(len(position["rows"])))
 
     def prune(self, *positions: Position) -> None:
         """See `Source`; commits the rows to the server. If it does not answer, a later call commits them."""

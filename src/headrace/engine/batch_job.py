@@ -7,13 +7,14 @@ a large one with rows of joins may become a state file. A job loads the files th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import OutputPlace, PendingFile, SkippedRow
+from headrace.connectors import OutputPlace, PendingFile, QuerySink, SinkSet, SkippedRow
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner
@@ -23,22 +24,29 @@ from headrace.engine.joins.sampling import RelationSample
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.operators.sessions import SessionRuns
+from headrace.engine.repartition import StateOrigin, find_origin
 from headrace.engine.worker_cache import LoadedPlan, LoadedQuery, WorkerCache, get_worker_cache
 from headrace.model.budget import DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.partition_map import PartitionMap
 from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
+from headrace.model.watermark import compute_reached_time
 from headrace.plan.derived import UnnestedStream
 from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.storage import container, documents
-from headrace.storage.locations import open_store, set_storage_options
+from headrace.storage.locations import StorageOptions, open_store
+from headrace.storage.provider_environment import apply_provider_environment, read_provider_environment
+from headrace.storage.requests import run_requests
+from headrace.storage.result_files import StoredRows
 from headrace.storage.result_log import ResultFile
 from headrace.storage.store import Store
 from headrace.storage.udf_store import load_udfs
 
 SAMPLED_ROWS = 20  # skipped rows of a stream that are kept for users
+_INDEXES = "#indexes"  # after the name of a file, for the cache of the worker
 
 
 @record("epoch")
@@ -55,6 +63,9 @@ class Epoch:
 class StreamJob:
     """A stream in this batch: its current plan, the epochs that still accept rows, the greatest event time before the batch.
 
+    `reached_time` is the event time before the batch that counts for watermarks. With a watermark by partition, it is that of the
+    partition that is furthest behind, and `partition_times` has the greatest event time of each before the batch.
+
     `base_streams` names the declared streams that a stream of query results derives from; it is empty for a declared stream.
     """
 
@@ -63,6 +74,9 @@ class StreamJob:
     epochs: tuple[Epoch, ...]
     max_event_time: int = MIN_TIME
     base_streams: tuple[str, ...] = ()
+    reached_time: int = MIN_TIME
+    partition_times: Mapping[int, int] = field(default_factory=dict)
+    idle_partitions: frozenset[int] = frozenset()
 
 
 @record("state-ref")
@@ -129,14 +143,14 @@ class BatchJob:
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
     versions of joins that do not run in the written order. `directory` is the location of the checkpoint, and `checkpoint_id` its
-    unique id, so that worker caches distinguish it from a later one in the same place. `state_partitions` is the partition count
-    that the state was written for; if it differs from `partitions`, this batch repartitions the state. `attempt` tells apart the
+    unique id, so that worker caches distinguish it from a later one in the same place. `state_map` is the partition map
+    that the state was written for; where it differs from `partition_map`, this batch repartitions it. `attempt` tells apart the
     runs of a batch that is run several times; a `trial` writes to no sink, because nothing of it will be committed.
     """
 
     batch: int
-    partitions: int
-    state_partitions: int
+    partition_map: PartitionMap
+    state_map: PartitionMap
     directory: str
     streams: Mapping[str, StreamJob]
     queries: tuple[int, ...]
@@ -164,12 +178,25 @@ class BatchJob:
     max_seconds: float = 0.0  # of the whole batch; 0 is unlimited
     clock: int = 0  # when the batch was planned, in microseconds since 1970
     worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
-    storage_options: Mapping[str, str] = field(default_factory=dict)  # of object stores
+    sink_sets: Mapping[int, SinkSet] = field(default_factory=dict)  # of queries with several sinks, or whose sinks have changed
+    storage_options: StorageOptions = field(default_factory=dict)  # of object stores
+    samples_load: bool = False  # whether reduce tasks find out where to divide their load
+    storage_environment: Mapping[str, str] = field(default_factory=read_provider_environment, repr=False)  # of the driver
     exchange: str = "files"  # how large shuffle blocks travel: as files of the checkpoint, or through Spark's shuffle
+
+    @property
+    def partitions(self) -> int:
+        """The number of key partitions."""
+        return self.partition_map.count
+
+    def find_state_origin(self, partition: int) -> StateOrigin:
+        """Return where the stored state of a partition is."""
+        return find_origin(self.state_map, self.partition_map, partition)
 
     @property
     def store(self) -> Store:
         """The store of the checkpoint."""
+        apply_provider_environment(self.storage_environment)
         return open_store(self.directory, self.checkpoint_id, self.storage_options)
 
     def load_udfs(self) -> None:
@@ -184,20 +211,20 @@ class BatchJob:
         """Return the greatest event time that rows of a stream may have in this batch; None if there is no limit."""
         return None if stream.max_ahead is None else self.clock + stream.max_ahead
 
-    def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
-        """Return the watermark of a query over these streams, given the greatest event time of each stream."""
+    def watermark_of(self, streams: Sequence[str], reached: Mapping[str, int]) -> int:
+        """Return the watermark of a query over these streams, given the event time that each stream has reached."""
         names = self.declared_streams_of(streams)
         if self.drained and self.drained_except.isdisjoint(names):
             return MAX_TIME
-        times = [seen.get(name, MIN_TIME) for name in names]
+        times = [reached.get(name, MIN_TIME) for name in names]
         if any(t == MIN_TIME for t in times):
             return MIN_TIME
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
 
-    def next_watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+    def next_watermark_of(self, streams: Sequence[str], reached: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams after this batch."""
         is_closed = self.final and self.final_except.isdisjoint(self.declared_streams_of(streams))
-        return MAX_TIME if is_closed else self.watermark_of(streams, seen)
+        return MAX_TIME if is_closed else self.watermark_of(streams, reached)
 
     def declared_streams_of(self, streams: Sequence[str]) -> tuple[str, ...]:
         """Return the declared streams among these and those that the others derive from."""
@@ -217,14 +244,30 @@ class BatchJob:
         query: LoadedQuery = self._cache.load(query_file_name(number), self._read_record, LoadedQuery.from_content)
         return query
 
+    def get_sinks(self, number: int) -> tuple[QuerySink, ...]:
+        """Return the sinks that receive the rows of a query in this batch."""
+        sinks = self.sink_sets.get(number)
+        return (self.load_query(number).sinks if sinks is None else sinks).select_batch(self.batch)
+
     def load_state(self, file: str) -> PartitionState:
         """Return the content of a state file, memory-mapped."""
         content: PartitionState = self._cache.load(file, self._read_container)
         return content
 
+    def fetch_state(self, partition: int) -> None:
+        """Load the state of a partition, if each file that this worker does not have is a request: all at the same time.
+
+        A partition may run on any executor, and one that has not run it for some batches lacks a file of each of them.
+        """
+        if self.store.is_remote:
+            groups = (self.aggregation_refs, self.session_refs, self.join_buffer_refs, self.segment_refs)
+            refs: Iterable[StateRef | SessionRef | SegmentRef] = chain.from_iterable(groups)
+            origin = self.find_state_origin(partition)
+            files = {ref.file for ref in refs if origin.has(ref)}
+            run_requests(self.load_state, [file for file in sorted(files) if not self._cache.has(file)])
+
     def prepare_cache(self) -> None:
         """Evict cached files that this batch does not refer to, and those of another attempt at it."""
-        set_storage_options(self.storage_options)
         self._cache.begin_attempt(self.batch, self.attempt)
         referenced = {
             ref.file
@@ -235,6 +278,7 @@ class BatchJob:
             path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
         }
         referenced |= {self.sliding_join_plan_file, *map(query_file_name, self.queries)}
+        referenced |= {f"{ref.file}{_INDEXES}" for ref in self.segment_refs}
         self._cache.evict_except(referenced)
 
     @property
@@ -259,8 +303,10 @@ class BatchJob:
 
     def load_segment(self, ref: SegmentRef) -> tuple[RowSegment, IndexCache]:
         """Return a stored segment of sliding-join state, and its indexes: those stored, and those that this worker has built."""
-        segments: list[tuple[RowSegment, IndexCache]] = self._cache.load(ref.file, self._read_container, _add_index_caches)
-        return segments[ref.index]
+        content: PartitionState | list[RowSegment] = self._cache.load(ref.file, self._read_container)
+        segments = content if isinstance(content, list) else content.segments  # earlier versions wrote files of segments alone
+        caches: list[IndexCache] = self._cache.load(f"{ref.file}{_INDEXES}", lambda _: [dict(s.indexes) for s in segments])
+        return segments[ref.index], caches[ref.index]
 
     def list_joiners(self) -> list[Joiner]:
         """Return the joiners of all live window joins."""
@@ -272,15 +318,37 @@ class BatchJob:
         """Return the greatest event time of each stream before this batch."""
         return {name: job.max_event_time for name, job in self.streams.items()}
 
+    def get_reached_times(self) -> dict[str, int]:
+        """Return the event time that each stream had reached before this batch."""
+        return {name: job.reached_time for name, job in self.streams.items()}
+
+    def reach_times(self, max_event_times: Mapping[str, int], reports: Iterable[MapReport]) -> dict[str, int]:
+        """Return the event time that each stream has reached, given the greatest ones and the reports of this batch."""
+        reached = dict(max_event_times)
+        by_partition = {n: job for n, job in self.streams.items() if job.stream.watermark_by == "partition"}
+        times = {name: dict(job.partition_times) for name, job in by_partition.items()}
+        for report in reports if times else ():
+            merge_partition_times(times, report)
+        for name, job in by_partition.items():
+            reached[name] = compute_reached_time(job.reached_time, times[name], job.idle_partitions)
+        return reached
+
 
 @record("partition-state")
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The content of a state file: what open windows of a key partition still need; sessions by query."""
+    """The content of the file that a reduce task writes: what open windows of its key partition still need, and small results.
+
+    Sessions are by query; `segments` are those of sliding joins. `results` are for readers, `deliveries` for callbacks: where
+    every file is a request, small ones have none of their own.
+    """
 
     partials: list[PartialAggregate]
     sessions: dict[int, SessionRuns]
     join_buffers: list[RowSegment]
+    segments: list[RowSegment] = field(default_factory=list)
+    results: StoredRows | None = None
+    deliveries: StoredRows | None = None
 
 
 @record("map-report")
@@ -296,6 +364,7 @@ class MapReport:
     row_counts: dict[str, int] = field(default_factory=dict)
     untimed_rows: dict[str, int] = field(default_factory=dict)
     ahead_rows: dict[str, int] = field(default_factory=dict)
+    partition_times: dict[str, dict[int, int]] = field(default_factory=dict)
     late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
     skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
     skipped_rows: dict[str, int] = field(default_factory=dict)
@@ -346,6 +415,7 @@ class ReduceReport:
     `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
     `sink_files` holds the files that were written to sinks, by query; `result_files` and `delivery_files` are in the checkpoint.
     `input_rows` counts the rows of shuffle blocks, and of results that are rows of a stream, by kind of operator.
+    `split_hash` is the hash that divides the load of the partition best; None if all of it has one hash.
     """
 
     partition: int
@@ -362,11 +432,15 @@ class ReduceReport:
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
     input_rows: dict[str, int] = field(default_factory=dict)
+    split_hash: int | None = None
     seconds: float = 0.0
 
 
-def _add_index_caches(segments: Sequence[RowSegment]) -> list[tuple[RowSegment, IndexCache]]:
-    return [(segment, dict(segment.indexes)) for segment in segments]
+def merge_partition_times(times: Mapping[str, dict[int, int]], report: MapReport) -> None:
+    """Raise the greatest event times of partitions, by stream, to those of a report."""
+    for name in report.partition_times.keys() & times.keys():
+        for partition, time in report.partition_times[name].items():
+            times[name][partition] = max(times[name].get(partition, MIN_TIME), time)
 
 
 def query_file_name(number: int) -> str:

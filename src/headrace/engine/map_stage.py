@@ -39,11 +39,12 @@ from headrace.model.time import MIN_TIME
 from headrace.planner.predicate_index import Dimension
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation, SharedOperator, Subscriber
 from headrace.planner.statistics import format_key_tuple
+from headrace.storage.locations import use_storage_options
 
 
 def run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tuple[int, ShuffleBlock]]:
     """Run one map task; return a shuffle block for every partition. Raises OperatorError if an operator fails unexpectedly."""
-    with blame("map task", ()), limit_text(job.max_text_bytes):
+    with blame("map task", ()), limit_text(job.max_text_bytes), use_storage_options(job.storage_options):
         return _run_map_task(job, task, ranges)
 
 
@@ -76,7 +77,7 @@ class MapPass:
         self.failures = QueryFailures(report.failures)
         subscribers = self.current_plan.plan.subscribers
         by_streams = {
-            streams: job.watermark_of(streams, job.get_previous_times())
+            streams: job.watermark_of(streams, job.get_reached_times())
             for streams in {subscriber.streams for subscriber in subscribers}
         }
         self.watermarks = {subscriber.query_id: by_streams[subscriber.streams] for subscriber in subscribers}
@@ -102,7 +103,7 @@ class MapPass:
             self.report.max_event_times.get(self.stream_name, MIN_TIME), stream_batch.max_time
         )
         for epoch, start, loaded, batch in self._split_by_epoch(stream_batch):
-            encoder = KeyEncoder(batch, self.job.partitions, start)
+            encoder = KeyEncoder(batch, self.job.partition_map, start)
             self._aggregate_rows(epoch, encoder, loaded, batch)
             self._buffer_join_rows(epoch, encoder, loaded, batch)
         self._count_late_rows(stream_batch)
@@ -123,8 +124,19 @@ class MapPass:
         for split in ranges:
             outcome = read_with_policy(split, schema, columns)
             skipped.add(self.stream_name, split, outcome)
+            if self.stream_job.stream.watermark_by == "partition":
+                self._record_partition_time(split.partition, outcome.table)
             tables.append(outcome.table)
         return pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
+
+    def _record_partition_time(self, partition: int, table: pa.Table) -> None:
+        """Record the greatest event time of a range, without rows that are too far in the future."""
+        times = to_numbers(combine_chunks(table[self.stream_job.stream.time].drop_null()))
+        limit = self.job.find_time_limit(self.stream_job.stream)
+        times = times if limit is None else times[times <= limit]
+        if times.size:
+            latest = self.report.partition_times.setdefault(self.stream_name, {})
+            latest[partition] = max(latest.get(partition, MIN_TIME), int(times.max()))
 
     def _drop_untimed_rows(self, table: pa.Table) -> pa.Table:
         """Drop and count the rows without an event time."""
@@ -181,7 +193,7 @@ class MapPass:
         sets = set_assigner.assign_sets(batch) & live
         self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
         oldest = self._find_oldest_time(operator)
-        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partitions, oldest):
+        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest):
             self.blocks[partition].join_rows.append(RoutedRows(replace(address, slice_start=start), rows))
         for keys in {operator.keys, *((key,) for key in operator.keys)}:
             self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
@@ -240,7 +252,7 @@ class MapPass:
 
     def _count_late_rows(self, batch: RowBatch) -> None:
         """Select the rows behind the watermark again, and count the late ones of each query."""
-        late_before = self.job.watermark_of([self.stream_name], self.job.get_previous_times())
+        late_before = self.job.watermark_of([self.stream_name], self.job.get_reached_times())
         rows = np.flatnonzero(batch.times < late_before) if batch.min_time < late_before else np.zeros(0, np.int64)
         with blame("count of late rows", self.watermarks):
             self._count_late_rows_at(rows, batch)
@@ -270,7 +282,7 @@ class MapPass:
 
     def _ingest_joined_stream(self, loaded_plan: LoadedSlidingJoinPlan, batch: RowBatch) -> None:
         watermarks = {
-            query.id: self.job.watermark_of(query.streams, self.job.get_previous_times()) for query in loaded_plan.plan.queries
+            query.id: self.job.watermark_of(query.streams, self.job.get_reached_times()) for query in loaded_plan.plan.queries
         }
         ingest = StreamIngest(loaded_plan, self.stream_name, batch, watermarks)
         subscribers = [
@@ -280,13 +292,13 @@ class MapPass:
         record_predicate_errors(subscribers, batch, watermarks, self.failures)
         for query, count in ingest.count_late_rows():
             self._add_late_rows(query, count)
-        for partition, routed in ingest.route_rows(self.task, self.job.partitions):
+        for partition, routed in ingest.route_rows(self.task, self.job.partition_map):
             self.blocks[partition].join_rows.append(routed)
         for relation, sample in ingest.samples.items():
             self.report.relation_samples.setdefault(relation, []).append(sample)
 
     def _build_session_runs(self, batch: RowBatch) -> None:
-        encoder = KeyEncoder(batch, self.job.partitions, MIN_TIME)
+        encoder = KeyEncoder(batch, self.job.partition_map, MIN_TIME)
         for operator in self.current_plan.plan.sessions if batch.row_count else ():
             with blame("session windows", self._list_live(operator), self.failures):
                 assignment = self._assign_cells(operator, self.current_plan.get_cell_assigner(operator), batch)

@@ -31,20 +31,21 @@ from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
-from headrace.engine.joins.routing import BufferAddress, take_share
+from headrace.engine.joins.routing import Address, BufferAddress, StoreAddress, make_key_selector, take_share
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.sliding_join import SlidingJoinLevel
 from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
+from headrace.engine.load_sampling import KeyedInput, find_split_hash
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
 from headrace.engine.operators.compaction import compact_slices, make_constant_loader
 from headrace.engine.operators.windows import SlicePartial, build_due_windows, evaluate_windows
-from headrace.engine.repartition import PartitionFilter
-from headrace.engine.result_writer import ResultWriter
+from headrace.engine.result_writer import ResultWriter, TaskRows
 from headrace.engine.stage_messages import LevelMessage, Outbox
 from headrace.engine.worker_cache import LoadedPlan, LoadedQuery
+from headrace.model.expression import Expression
 from headrace.model.time import MIN_TIME
 from headrace.model.types import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
@@ -54,8 +55,11 @@ from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
 from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
+from headrace.storage.locations import use_storage_options
 from headrace.storage.result_files import BatchResults
 from headrace.storage.store import make_attempt_key
+
+_MAX_BUNDLED_BYTES = 1 << 20  # of state, or of results, that share a file
 
 
 def run_reduce_task(
@@ -65,8 +69,9 @@ def run_reduce_task(
 
     Return its report, and the messages to the partitions of the next level. Raises OperatorError if an operator fails.
     """
-    with blame("reduce task", ()), limit_text(job.max_text_bytes):
+    with blame("reduce task", ()), limit_text(job.max_text_bytes), use_storage_options(job.storage_options):
         job.prepare_cache()
+        job.fetch_state(partition)
         job.load_udfs()
         ordered = sorted(blocks, key=lambda block: block.task)
         return _ReduceTask(job, partition, ReduceInput(0, ordered, [], [], job.get_previous_times())).run()
@@ -76,25 +81,30 @@ def run_later_level(
     job: BatchJob, level: int, partition: int, messages: Iterable[LevelMessage]
 ) -> tuple[ReduceReport, dict[int, LevelMessage]]:
     """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
-    with blame("reduce task", ()), limit_text(job.max_text_bytes):
+    with blame("reduce task", ()), limit_text(job.max_text_bytes), use_storage_options(job.storage_options):
         job.prepare_cache()
+        job.fetch_state(partition)
         job.load_udfs()
         ordered = sorted(messages, key=lambda message: message.sender)
         blocks = [message.result_block for message in ordered if message.result_block is not None]
         deferred_inputs = [message.deferred_inputs for message in ordered if message.deferred_inputs is not None]
-        task_input = ReduceInput(level, blocks, deferred_inputs, ordered, ordered[0].max_event_times)
+        task_input = ReduceInput(level, blocks, deferred_inputs, ordered, ordered[0].max_event_times, ordered[0].reached_times)
         return _ReduceTask(job, partition, task_input).run()
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceInput:
-    """The input of a partition at a level; `max_event_times` is the greatest event time of each stream before the level."""
+    """The input of a partition at a level; `max_event_times` is the greatest event time of each stream before the level.
+
+    `reached_times` is the event time that each stream has reached in the batch; the first level computes it from its blocks.
+    """
 
     level: int
     blocks: Sequence[ShuffleBlock]
     deferred_inputs: Sequence[ShuffleBlock]
     messages: Sequence[LevelMessage]
     max_event_times: dict[str, int]
+    reached_times: Mapping[str, int] | None = None
 
 
 class _ReduceTask:
@@ -111,12 +121,18 @@ class _ReduceTask:
         self.failures, self.results = QueryFailures(), BatchResults()
         meter = BudgetMeter(job.budget, job.budgets, self.failures)
         self.result_writer = ResultWriter(job, partition, self.level, self.results, self.failures, meter)
+        self.state_file = make_attempt_key("state", f"{job.batch:010d}-{partition:05d}-{self.level}", ".part")
+        self.new_segments: list[RowSegment] = []  # of sliding joins
         for block in self.blocks:
             for query, message in block.report.failures.items():
                 self.failures.add(query, message)
             for name, latest in block.report.max_event_times.items():
                 self.max_event_times[name] = max(self.max_event_times[name], latest)
-        self.partition_filter = PartitionFilter(partition, job.partitions) if job.state_partitions != job.partitions else None
+        reached = task_input.reached_times
+        if reached is None:
+            reached = job.reach_times(self.max_event_times, (block.report for block in self.blocks))
+        self.reached_times = dict(reached)
+        self.origin = job.find_state_origin(partition)
         self.queries = {q: job.load_query(q) for q in job.queries}
         self.query_levels = (
             {number: job.get_level(query.plan) for number, query in self.queries.items()} if job.stream_levels else {}
@@ -124,21 +140,21 @@ class _ReduceTask:
         self.watermarks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
-        self.outbox = Outbox(partition, job.partitions)
+        self.outbox = Outbox(partition, job.partition_map)
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
 
     def run(self) -> tuple[ReduceReport, dict[int, LevelMessage]]:
-        """Evaluate windows and joins, flush results, send messages, write state."""
+        """Evaluate windows and joins, send messages, write results and state."""
         self._evaluate_windows()
         self._run_window_joins()
         segment_refs = self._run_sliding_joins()
         open_runs, kept_sessions = self._merge_sessions()
         self._add_stateless_results()
-        self.result_writer.flush()
+        rows = self.result_writer.take_rows()
         self._send_messages()
-        refs = self._write_state(open_runs, kept_sessions)
+        refs = self._write_state(open_runs, kept_sessions, rows)
         map_reports = [block.report for block in self.blocks] if self.partition == 0 else []
         report = ReduceReport(
             self.partition,
@@ -155,8 +171,30 @@ class _ReduceTask:
         for block in self.blocks:
             counts.update(block.count_rows())
         report.input_rows = dict(counts)
+        report.split_hash = find_split_hash(list(self._list_keyed_inputs())) if self.job.samples_load else None
         report.seconds = time.perf_counter() - self.started_at
         return report, self.outbox.messages
+
+    def _list_keyed_inputs(self) -> Iterator[KeyedInput]:
+        """Yield the input that the hash of a key has brought here."""
+        for block in self.blocks:
+            for *_, partial in block.partials:
+                yield KeyedInput.of_columns(partial.key_count, partial.keys)
+            for _, runs in block.session_runs:
+                yield KeyedInput.of_columns(len(runs.firsts), runs.keys)
+            for routed in block.join_rows:
+                keys = self._find_routing_keys(routed.address)
+                if keys is not None:
+                    yield KeyedInput(routed.rows.row_count, make_key_selector(keys, routed.rows))
+
+    def _find_routing_keys(self, address: Address) -> Sequence[Expression] | None:
+        """Return the keys that rows with an address are routed by; None if they are spread evenly."""
+        if isinstance(address, BufferAddress):
+            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys
+        if isinstance(address, StoreAddress):
+            key = self.job.load_sliding_join_plan().store_specs[address.store].partition_key
+            return None if key is None else (key,)
+        return None
 
     def _is_due(self, query: int) -> bool:
         """Return whether the windows of a query are evaluated at this level."""
@@ -170,25 +208,24 @@ class _ReduceTask:
         """Yield references to stored state of streams of this level, or (`deferred`) of earlier levels."""
         for ref in refs:
             stream_level = self.job.stream_levels.get(ref.stream, 0)
-            is_local = ref.partition == self.partition or self.partition_filter is not None
-            if is_local and (stream_level < self.level if deferred else stream_level == self.level):
+            if self.origin.has(ref) and (stream_level < self.level if deferred else stream_level == self.level):
                 yield ref
 
     def _get_watermarks(self, query: LoadedQuery) -> tuple[int, int]:
         """Return the query's watermark before this batch and after it."""
         streams = query.streams
         if streams not in self.watermarks:
-            after = self.job.next_watermark_of(streams, self.max_event_times)
-            self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_previous_times()), after
+            after = self.job.next_watermark_of(streams, self.reached_times)
+            self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_reached_times()), after
         return self.watermarks[streams]
 
     def _collect_slices(self, *, deferred: bool) -> list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]]:
         slices: list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]] = []
         for ref in self._select_refs(self.job.aggregation_refs, deferred=deferred):
             load = _make_partial_loader(self.job, ref)
-            if self.partition_filter is None:
-                slices.append((ref.slice_key, ref, self._make_slice(*ref.slice_key, load)))
-            elif (filtered := self.partition_filter.filter_partial(load())).key_count:
+            if not self.origin.is_moved:
+                slices.append((ref.slice_key, self.origin.adopt(ref), self._make_slice(*ref.slice_key, load)))
+            elif (filtered := self.origin.filter_partial(load())).key_count:
                 slices.append((ref.slice_key, None, self._make_slice(*ref.slice_key, make_constant_loader(filtered))))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:
             for stream, epoch, operator, partial in block.partials:
@@ -210,10 +247,10 @@ class _ReduceTask:
         buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
         for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
             stored, buffer = self.job.load_buffered_rows(ref), self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
-            if self.partition_filter is None:
-                buffers.append(_make_buffer_slice(ref, buffer, stored))
+            if not self.origin.is_moved:
+                buffers.append(_make_buffer_slice(self.origin.adopt(ref), buffer, stored))
             else:
-                share = take_share(buffer.keys, stored, ref.partition, self.partition, self.job.partitions)
+                share = take_share(buffer.keys, stored, ref.partition, self.origin)
                 if share.row_count:
                     buffers.append(_make_buffer_slice(replace(ref, file="", partition=self.partition), buffer, share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:
@@ -234,7 +271,7 @@ class _ReduceTask:
     def _run_window_joins(self) -> None:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
-        closing_ends = find_closing_joins(self.job, joiners, self.max_event_times)
+        closing_ends = find_closing_joins(self.job, joiners, self.max_event_times, self.reached_times)
         levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
         for first_level in sorted(set(levels.values())):
             level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
@@ -253,7 +290,7 @@ class _ReduceTask:
             return []
         messages = self.task_input.messages
         forwarded = [ref for message in messages for ref in message.segment_refs]
-        state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded)
+        state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded, self.state_file)
         join_level = SlidingJoinLevel(self.job, self.level, state_store, self.join_output)
         block_rows = [routed for block in self.blocks for routed in block.join_rows] if self.level == 0 else []
         arrived_rows = [*block_rows, *(routed for message in messages for routed in message.join_rows)]
@@ -261,6 +298,7 @@ class _ReduceTask:
         queries = self.job.load_sliding_join_plan().plan.queries
         with blame("sliding join", (query.id for query in queries), self.failures):
             segment_refs = join_level.run(arrived_rows)
+            self.new_segments = state_store.new_segments
         self.probe_counts = join_level.probe_counts
         return segment_refs
 
@@ -272,7 +310,8 @@ class _ReduceTask:
         if self.level == self.job.extra_shuffles:
             return
         for place in range(self.job.partitions):
-            self.outbox.get_message(place).max_event_times = self.max_event_times
+            message = self.outbox.get_message(place)
+            message.max_event_times, message.reached_times = self.max_event_times, self.reached_times
         if self.result_writer.stream_results:  # a join may emit results before its last level: those are deferred, too
             for place, block in ingest_results(self.job, self.partition, self.result_writer.stream_results):
                 self.outbox.get_message(place).result_block = block
@@ -341,9 +380,10 @@ class _ReduceTask:
                 arrived_runs[number].append(runs)
         stored_refs: dict[int, list[SessionRef]] = defaultdict(list)
         for ref in self.job.session_refs:
-            if ref.partition == self.partition or self.partition_filter is not None:
+            if self.origin.has(ref):
                 stored_refs[ref.query_id].append(ref)
-        still_open, untouched = {}, []
+        still_open: dict[int, sessions.SessionRuns] = {}
+        untouched: list[SessionRef] = []
         for number, query in self.queries.items():
             if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionWindow):
                 continue
@@ -351,8 +391,8 @@ class _ReduceTask:
                 continue
             before, after = self._get_watermarks(query)
             refs = stored_refs[number]
-            if number not in arrived_runs and (not refs or (before == after and self.partition_filter is None)):
-                untouched += refs
+            if number not in arrived_runs and (not refs or (before == after and not self.origin.is_moved)):
+                untouched += map(self.origin.adopt, refs)
                 continue
             with blame("session windows", (number,), self.failures):
                 open_runs = self._merge_query_sessions(number, query.plan, refs, arrived_runs[number], after)
@@ -371,8 +411,8 @@ class _ReduceTask:
         """Merge the runs of one query, emit its closed sessions, and return the open ones."""
         assert isinstance(plan.window, SessionWindow)
         stored_runs = [self.job.load_state(ref.file).sessions[number] for ref in refs]
-        if self.partition_filter is not None:
-            stored_runs = [self.partition_filter.filter_runs(runs) for runs in stored_runs]
+        if self.origin.is_moved:
+            stored_runs = [self.origin.filter_runs(runs) for runs in stored_runs]
         components, gap = self.queries[number].required_components, plan.window.gap
         merged = sessions.merge_runs(components, gap, [*stored_runs, *arrived_runs])
         closed, open_runs = sessions.split_closed(merged, gap, watermark)
@@ -399,10 +439,10 @@ class _ReduceTask:
                 self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, batch.num_rows))
 
     def _write_state(
-        self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef]
+        self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef], task_rows: TaskRows
     ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
-        """Write the partials and join buffers that open windows still need, and the open sessions, to one file."""
-        file = make_attempt_key("state", f"{self.job.batch:010d}-{self.partition:05d}-{self.level}", ".part")
+        """Write what open windows still need: partials, join buffers, open sessions, segments; and the last results."""
+        file = self.state_file
         refs: list[StateRef] = []
         partials: list[PartialAggregate] = []
         by_slice: dict[tuple[str, int, int, int], list[tuple[StateRef | None, SlicePartial]]] = defaultdict(list)
@@ -433,14 +473,30 @@ class _ReduceTask:
                 else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes, rows=rows.row_count)
             )
             buffers += [] if buffer_ref.file else [rows]
-        if partials or open_runs or buffers:
-            content = PartitionState(partials, open_runs, buffers)
-            container.write(self.job.store, file, content)
+        self._write_file(PartitionState(partials, open_runs, buffers, self.new_segments), task_rows)
         return (
             refs,
             [*untouched, *(SessionRef(file, self.partition, q, runs.bytes, len(runs.firsts)) for q, runs in open_runs.items())],
             buffer_refs,
         )
+
+    def _write_file(self, state: PartitionState, rows: TaskRows) -> None:
+        """Write state and rows; in an object store to one file if both are small.
+
+        That file exists until the rows are packed, or delivered, and keeps so long state that may be superseded.
+        """
+        runs = state.sessions.values()
+        state_bytes = sum(part.bytes for parts in (state.partials, runs, state.join_buffers, state.segments) for part in parts)
+        row_bytes = sum(stored.bytes for stored in rows if stored is not None)
+        has_state = bool(state.partials or state.sessions or state.join_buffers or state.segments)
+        is_small = max(state_bytes, row_bytes) <= _MAX_BUNDLED_BYTES
+        if has_state and row_bytes and is_small and self.job.store.bundles_files:
+            self.result_writer.add_state_file(self.state_file, rows)
+            state = replace(state, results=rows.results, deliveries=rows.deliveries)
+        else:
+            self.result_writer.write_rows(rows)
+        if has_state:
+            container.write(self.job.store, self.state_file, state)
 
     def _is_retained(self, operator: SharedAggregation | JoinBuffer, slice_start: int) -> bool:
         """Return whether a window of a live query over this slice is still open after this batch."""
@@ -463,14 +519,14 @@ class _ReduceTask:
 
 
 def find_closing_joins(
-    job: BatchJob, joiners: Sequence[Joiner], max_event_times: Mapping[str, int]
+    job: BatchJob, joiners: Sequence[Joiner], max_event_times: Mapping[str, int], reached_times: Mapping[str, int]
 ) -> dict[int, tuple[int, int]]:
     """Return (watermark before the batch, end of the last window) for each join with windows that may close."""
     closing_ends = {}
     for joiner in joiners:
         streams = joiner.plan.streams
-        before = job.watermark_of(streams, job.get_previous_times())
-        after = job.next_watermark_of(streams, max_event_times)
+        before = job.watermark_of(streams, job.get_reached_times())
+        after = job.next_watermark_of(streams, reached_times)
         newest_time = max(max_event_times[name] for name in (*streams, *job.declared_streams_of(streams)))
         last_end = None if MIN_TIME in (newest_time, after) else joiner.find_last_end(before, after, newest_time)
         if last_end is not None:

@@ -19,6 +19,7 @@ from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.keys import assign_partitions, encode_keys, find_direct_domain
 from headrace.engine.kernels import group as group_kernels
 from headrace.model.expression import Column, Expression
+from headrace.model.partition_map import PartitionMap
 from headrace.planner.slicing import compute_slice_edges
 
 CHUNK_ROWS = 1 << 16  # the working set of the operators for so many rows fits a core's cache
@@ -42,11 +43,12 @@ class RowBatch:
 
     @cached_property
     def chunks(self) -> list[RowBatch]:
-        """The rows in chunks that fit a core's cache, in order and without copying."""
+        """The rows in chunks that fit a core's cache, in order and without copying; none is empty."""
         if self.row_count <= CHUNK_ROWS:
             return [self]
         assert isinstance(self.table, pa.Table)
-        return [RowBatch(chunk, self._time_column, self._unused) for chunk in self.table.to_batches(max_chunksize=CHUNK_ROWS)]
+        batches = self.table.to_batches(max_chunksize=CHUNK_ROWS)
+        return [RowBatch(batch, self._time_column, self._unused) for batch in batches if batch.num_rows]
 
     @cached_property
     def min_time(self) -> int:
@@ -115,9 +117,9 @@ class KeyTable:
 class KeyEncoder:
     """Key ids and slots of one batch."""
 
-    def __init__(self, batch: RowBatch, partition_count: int, epoch_start: int) -> None:
-        """`partition_count` is the number of key partitions."""
-        self._batch, self._partition_count, self._epoch_start = batch, partition_count, epoch_start
+    def __init__(self, batch: RowBatch, partitions: PartitionMap, epoch_start: int) -> None:
+        """`partitions` are the key partitions."""
+        self._batch, self._partitions, self._epoch_start = batch, partitions, epoch_start
         self._tables: dict[KeyExpressions, tuple[KeyTable, Integers | None]] = {}
         self._edges: dict[Progressions, Integers] = {}
         self._slots: dict[tuple[KeyExpressions, Progressions, int], Integers] = {}
@@ -151,11 +153,11 @@ class KeyEncoder:
         return self._tables[keys]
 
     def _order_by_partition(self, columns: list[pa.Array], count: int, low: int) -> KeyTable:
-        owners = assign_partitions(columns, count, self._partition_count)
+        owners = assign_partitions(columns, count, self._partitions)
         order = np.argsort(owners, kind="stable")
         key_ids = np.empty(count, np.int64)
         key_ids[order] = np.arange(count)
-        bounds = np.searchsorted(owners[order], np.arange(self._partition_count + 1)).astype(np.int64)
+        bounds = np.searchsorted(owners[order], np.arange(self._partitions.count + 1)).astype(np.int64)
         return KeyTable([take(c, order) for c in columns], bounds, key_ids, low)
 
     def find_slice_edges(self, progressions: Progressions) -> Integers:

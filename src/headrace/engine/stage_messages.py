@@ -8,6 +8,7 @@ from headrace.engine.batch_job import SegmentRef, ShuffleBlock
 from headrace.engine.joins.routing import Address, RoutedRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.sessions import SessionRuns
+from headrace.model.partition_map import PartitionMap
 from headrace.model.record import record
 
 
@@ -27,6 +28,7 @@ class LevelMessage:
     groups: list[tuple[int, SessionRuns]] = field(default_factory=list)
     segment_refs: list[SegmentRef] = field(default_factory=list)
     max_event_times: dict[str, int] = field(default_factory=dict)
+    reached_times: dict[str, int] = field(default_factory=dict)
     result_block: ShuffleBlock | None = None
     deferred_inputs: ShuffleBlock | None = None
 
@@ -43,7 +45,7 @@ class Outbox:
     """The messages of one partition (`sender`) to the partitions of the next level."""
 
     sender: int
-    partition_count: int
+    partitions: PartitionMap
     messages: dict[int, LevelMessage] = field(default_factory=dict)
 
     def get_message(self, partition: int) -> LevelMessage:

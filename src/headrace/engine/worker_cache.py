@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from headrace.connectors import Sink, sink_from_json
+from headrace.connectors import SinkSet, sink_set_from_json
 from headrace.engine.joins.joiner import Joiner, build_joiners
 from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
 from headrace.engine.operators.query_sets import QuerySetAssigner
@@ -51,6 +51,10 @@ class WorkerCache:
             content = read(file)
             self._loaded[file] = content if prepare is None else prepare(content)
         return self._loaded[file]
+
+    def has(self, file: str) -> bool:
+        """Return whether a file is loaded."""
+        return file in self._loaded
 
     def evict_except(self, referenced: Container[str]) -> None:
         """Evict all files but these.
@@ -116,18 +120,18 @@ _INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}
 
 
 class LoadedQuery:
-    """A live query with its sink and, for an aggregation or a join, the values derived from its plan."""
+    """A live query with its sinks and, for an aggregation or a join, the values derived from its plan."""
 
-    def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
-        """`sink` is None where the driver delivers, because callbacks are not picklable."""
-        self.live, self.sink, self.streams = live, sink, live.plan.streams
+    def __init__(self, live: LiveQuery, sinks: SinkSet) -> None:
+        """`sinks` are those with which the query became live, or that it had when the session was opened."""
+        self.live, self.sinks, self.streams = live, sinks, live.plan.streams
         self._cached_joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
 
     @staticmethod
     def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
         """Return the query that a query file holds."""
         live, sink = content
-        return LoadedQuery(live, None if sink is None else sink_from_json(sink))
+        return LoadedQuery(live, sink_set_from_json(sink))
 
     @property
     def plan(self) -> LogicalQuery:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError, log_internal_error
 from headrace.runtime.cleanup import run_all_steps
+from headrace.runtime.idle_partitions import IdlePartitions
 from headrace.runtime.source_health import SourceHealth, to_source_error
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.documents import get_document, put_document
@@ -30,6 +31,7 @@ class AttachedSources(Mapping[str, Source]):
         self._sources: dict[str, Source] = {}
         self._owners: dict[str, str] = {}
         self._recovered: set[str] = set()
+        self.idle_partitions = IdlePartitions()
 
     def __getitem__(self, stream: str) -> Source:
         """Return the source of a stream."""
@@ -86,6 +88,7 @@ class AttachedSources(Mapping[str, Source]):
         self._sources = {name: other for name, other in self._sources.items() if name != stream}
         self._owners.pop(stream, None)
         self._recovered.discard(stream)
+        self.idle_partitions.forget(stream)
         self.health.forget(stream)
         if source is not None and self.find_sibling(source) is None:
             closing = [getattr(source, step, None) for step in ("detach", "close")]
@@ -134,6 +137,15 @@ class AttachedSources(Mapping[str, Source]):
         if not is_pending:
             self.health.record_success(stream)
         return is_pending
+
+    def count_partition_lag(self, stream: str, position: Position) -> dict[int, int]:
+        """Return how many rows of each partition are not read yet, as far as the source of a stream knows."""
+        count = getattr(self._sources.get(stream), "count_partition_lag", None)
+        return {} if count is None or stream in self.health.failures else dict(count(position) or {})
+
+    def list_partitions(self, stream: str, position: Position) -> tuple[int, ...]:
+        """Return the partitions that a stream has at a position; the source must be one with partitions."""
+        return tuple(self._sources[stream].list_partitions(position))  # type: ignore[attr-defined]
 
     def count_lag(self, stream: str, position: Position) -> int | None:
         """Return how many rows of a stream are not read yet; None if its source does not know, or cannot be read."""

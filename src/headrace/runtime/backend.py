@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
 from headrace.connectors import FileSource, Range, Sink, Source, parse_sink
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.errors import HeadraceError, SessionError
+from headrace.model.partition_map import PartitionMap
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.locations import is_url
 
@@ -42,22 +44,46 @@ _BACKEND_MODULES = {
 }
 
 
-def load_backend(
-    name: str,
-    *,
-    master: str | None = None,
-    spark: Any = None,
-    spark_config: Mapping[str, Any] | None = None,
-    exchange: str = "auto",
-) -> Backend:
-    """Create and start the back-end of that name; raises SessionError for an unknown name.
+@dataclass(frozen=True, slots=True)
+class BackendStart:
+    """The name of a back-end, and how to start it; back-ends other than Spark ignore the settings of Spark."""
 
-    Other back-ends ignore the settings of Spark.
-    """
-    if name not in _BACKEND_MODULES:
-        raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_BACKEND_MODULES)}")
-    create: Callable[..., Backend] = importlib.import_module(_BACKEND_MODULES[name]).create
-    return create(master=master, spark=spark, spark_config=spark_config or {}, exchange=exchange)
+    name: str
+    master: str | None = None
+    spark: Any = None
+    spark_config: Mapping[str, Any] = field(default_factory=dict)
+    exchange: str = "auto"
+
+    def prepare(self) -> None:
+        """Do what no cluster sees: import the module, start processes here; raises SessionError for an unknown name."""
+        prepare = getattr(self._load_module(), "prepare", None)
+        if prepare is not None:
+            prepare(master=self.master, spark=self.spark, spark_config=self.spark_config)
+
+    def create(self) -> Backend:
+        """Create and start the back-end; raises SessionError for an unknown name."""
+        create: Callable[..., Backend] = self._load_module().create
+        return create(master=self.master, spark=self.spark, spark_config=self.spark_config, exchange=self.exchange)
+
+    def _load_module(self) -> ModuleType:
+        if self.name not in _BACKEND_MODULES:
+            raise SessionError(f"unknown back-end '{self.name}'", detail=f"back-ends: {', '.join(_BACKEND_MODULES)}")
+        return importlib.import_module(_BACKEND_MODULES[self.name])
+
+
+def warm_up_backend(backend: Backend, is_wanted: Callable[[], bool]) -> None:
+    """Let the workers of a back-end load what every micro-batch needs, as long as `is_wanted`; raises nothing."""
+    warm_up: Callable[[Callable[[], bool]], None] | None = getattr(backend, "warm_up", None)
+    if warm_up is not None:
+        warm_up(is_wanted)
+
+
+def measure_parallelism(backend: Backend) -> int:
+    """Return the parallelism of a back-end; one with workers elsewhere waits until those that it starts with are there."""
+    wait: Callable[[], None] | None = getattr(backend, "wait_until_complete", None)
+    if wait is not None:
+        wait()
+    return backend.parallelism
 
 
 def probe_backend(backend: Backend, checkpoint: Checkpoint) -> None:
@@ -65,7 +91,8 @@ def probe_backend(backend: Backend, checkpoint: Checkpoint) -> None:
     probe: Callable[[BatchJob], None] | None = getattr(backend, "probe", None)
     if probe is not None:
         location, identity = checkpoint.location, checkpoint.identity
-        probe(BatchJob(-1, 1, 1, location, {}, (), checkpoint_id=identity, storage_options=checkpoint.options))
+        one = PartitionMap(1)
+        probe(BatchJob(-1, one, one, location, {}, (), checkpoint_id=identity, storage_options=checkpoint.options))
 
 
 def pickle_function(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:

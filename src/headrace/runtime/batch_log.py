@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.connectors import Position, Range
+from headrace.model.partition_map import PartitionMap
 from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -35,10 +36,11 @@ class BatchLogEntry:
     `positions` are those after the batch, by stream; `tasks` hold the input ranges of the map tasks. `join_orders` are new orders
     of window joins, by query, and `probe_orders` a new choice for all sliding joins, in JSON form, or None. A `final` batch
     closes every window, except those of queries that read one of the streams `left_open`, which cannot be read to their end.
+    `source_partitions` says of each partition of a stream whether it is idle, if the watermark of the stream is by partition.
     """
 
     batch: int
-    partitions: int
+    partition_map: PartitionMap
     streams: Mapping[str, DeclaredStream] = field(default_factory=dict)
     udfs: UdfSet = field(default_factory=UdfSet)
     positions: Mapping[str, Position] = field(default_factory=dict)
@@ -50,7 +52,8 @@ class BatchLogEntry:
     final: bool = False
     left_open: frozenset[str] = frozenset()
     clock: int = 0  # the time at which the batch was planned, in microseconds since 1970
-    rescale_reason: str = ""  # why `partitions` differs from the number before
+    source_partitions: Mapping[str, dict[int, bool]] = field(default_factory=dict)
+    rescale_reason: str = ""  # why `partition_map` differs from the one before
 
     def join_commands(self, commands: Sequence[Command]) -> BatchLogEntry:
         """Return the entry with further commands; streams that they drop are not read any more."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.errors import CheckpointError, HeadraceError, SessionError, StorageError
+from headrace.errors import CheckpointError, HeadraceError, OwnershipLostError, SessionError, StorageError
 
 _LOG = logging.getLogger("headrace")
 _IDLE_SECONDS = 0.02
@@ -21,12 +21,14 @@ class BatchLoop:
     """Runs micro-batches in a thread, from `start` to `stop`.
 
     `run_batch` runs one if there is work, and returns whether there was; `count_commands` returns how many commands were ever
-    queued; `changed` is notified when `problem` or `error` changes.
+    queued; `changed` is notified when `problem` or `error` changes; `on_loss` is called when another session has taken the
+    checkpoint over: it releases the workers, which that session needs.
     """
 
     run_batch: Callable[[], bool]
     count_commands: Callable[[], int]
     changed: threading.Condition
+    on_loss: Callable[[], object] = lambda: None
     problem: Exception | None = None
     """The error of the last micro-batch, while it is retried."""
     error: BaseException | None = None
@@ -96,6 +98,9 @@ class BatchLoop:
             self.error = error
             with self.changed:
                 self.changed.notify_all()
+            if isinstance(error, OwnershipLostError):
+                _LOG.error("the session has ended: %s", error)
+                self.on_loss()
 
     def _set_problem(self, problem: Exception | None) -> None:
         if problem is not None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from headrace.connectors import PendingFile
-from headrace.engine.batch_job import SAMPLED_ROWS, MapReport, ReduceReport
+from headrace.engine.batch_job import SAMPLED_ROWS, MapReport, ReduceReport, merge_partition_times
 from headrace.engine.budgets import describe_output_excess
 from headrace.model.budget import QueryBudget
 from headrace.model.time import MIN_TIME
+from headrace.model.watermark import compute_reached_time
 from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import epochs
 from headrace.runtime.batch_figures import BatchFigures, LagCounter, collect_operator_figures, collect_stream_figures
 from headrace.runtime.batch_log import BatchLogEntry
-from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
-from headrace.runtime.engine_state import EngineState
+from headrace.runtime.commands import AddQuery, RemoveQuery
+from headrace.runtime.engine_state import EngineState, StreamState
 from headrace.runtime.metrics import BatchReport, EventTimeMarks, describe_plan_changes
 
 _ENDED_QUERIES_KEPT = 1_000  # ended queries that the manifest retains
@@ -30,10 +31,12 @@ def record_outcome(
     reports: Sequence[ReduceReport],
     budget: QueryBudget,
     count_lag: LagCounter = lambda *_: None,
+    waiting: Container[int] = (),
 ) -> BatchReport:
     """Record the reports of all reduce tasks in the state of the batch; return the report for users.
 
-    Drop failed queries from `live`, and retire what no query needs: the state is then that after the batch.
+    Results of the ended queries `waiting` are not delivered yet. Drop failed queries from `live`, and retire what no query needs:
+    the state is then that after the batch.
     """
     map_reports = [map_report for report in reports for map_report in report.map_reports]
     if reports:
@@ -55,7 +58,7 @@ def record_outcome(
     if entry.final:
         state.left_open = entry.left_open & state.left_open if state.drained else entry.left_open
         state.drained = True
-    state.drop_ended_queries(_ENDED_QUERIES_KEPT)
+    state.drop_ended_queries(_ENDED_QUERIES_KEPT, waiting)
     return BatchReport(
         state.batch,
         rows,
@@ -73,6 +76,7 @@ def record_outcome(
         partitions=state.partitions,
         map_seconds=tuple(map_report.seconds for map_report in map_reports),
         reduce_seconds=_sum_reduce_seconds(state.partitions, reports),
+        split_hashes=_list_split_hashes(state.partitions, reports),
         figures=BatchFigures(
             streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
             operators=collect_operator_figures(state, live, reports),
@@ -88,8 +92,15 @@ def _sum_reduce_seconds(partitions: int, reports: Sequence[ReduceReport]) -> tup
     return tuple(seconds)
 
 
+def _list_split_hashes(partitions: int, reports: Sequence[ReduceReport]) -> tuple[int | None, ...]:
+    """Return by partition where its load can be divided: as its longest task has found. Empty without a job."""
+    by_time = sorted(reports, key=lambda report: report.seconds)
+    found = {report.partition: report.split_hash for report in by_time}
+    return tuple(found.get(partition) for partition in range(partitions)) if reports else ()
+
+
 def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> None:
-    state.state_partitions = state.partitions
+    state.state_map = state.partition_map
     state.aggregation_refs = tuple(ref for report in reports for ref in report.aggregation_refs)
     state.session_refs = tuple(ref for report in reports for ref in report.session_refs)
     state.join_buffer_refs = tuple(ref for report in reports for ref in report.join_buffer_refs)
@@ -105,7 +116,9 @@ def _collect_failures(
     failed = {
         command.id: error
         for command in entry.commands
-        if not isinstance(command, DropStream) and command.id in state.queries and (error := state.queries[command.id].error)
+        if isinstance(command, AddQuery | RemoveQuery)
+        and command.id in state.queries
+        and (error := state.queries[command.id].error)
     }
     for report in reports:
         for part, message in report.failures.items():
@@ -157,6 +170,7 @@ def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) 
         if stream.seen > MIN_TIME:
             stream.rate = update_rate(stream.rate, rows, seen - stream.seen)
         stream.seen = max(stream.seen, seen)
+        _update_partition_times(stream, map_reports)
         stream.rows += rows
         stream.ahead += sum(map_report.ahead_rows.get(name, 0) for map_report in map_reports)
         stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
@@ -174,6 +188,15 @@ def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) 
             if query is not None:
                 query.late_rows = {**query.late_rows, name: query.late_rows.get(name, 0) + count}
     return sum(map_report.row_counts.get(name, 0) for map_report in map_reports for name in state.declared_streams())
+
+
+def _update_partition_times(stream: StreamState, map_reports: Sequence[MapReport]) -> None:
+    if stream.stream.watermark_by == "partition":
+        times = {stream.stream.name: dict(stream.partition_times)}
+        for map_report in map_reports:
+            merge_partition_times(times, map_report)
+        stream.partition_times = times[stream.stream.name]
+        stream.reached = compute_reached_time(stream.reached, stream.partition_times, stream.idle_partitions)
 
 
 def _retire_state(state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], EventTimeMarks]:

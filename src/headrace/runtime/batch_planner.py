@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.connectors import Position, Range
 from headrace.errors import log_internal_error
+from headrace.model.partition_map import PartitionMap
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery
@@ -24,7 +26,7 @@ class BatchSettings:
 
     rows_per_batch: int
     parallelism: int
-    partitions: int
+    partition_map: PartitionMap
     final: bool
     excluded: frozenset[str] = frozenset()
     clock: int = 0  # microseconds since 1970
@@ -58,6 +60,24 @@ def plan_input(state: EngineState, sources: AttachedSources, settings: BatchSett
     return ranges, positions
 
 
+def decide_idle_partitions(
+    state: EngineState, sources: AttachedSources, ranges: Sequence[Range], positions: Mapping[str, Position], clock: int
+) -> dict[str, dict[int, bool]]:
+    """Return whether each partition is idle, for the streams that are read and whose watermark is by partition."""
+    with_rows: dict[str, set[int]] = defaultdict(set)
+    for item in ranges:
+        with_rows[item.stream].add(item.partition)
+    decisions = {}
+    for name in sources:
+        stream = state.streams[name].stream
+        if name not in positions:
+            sources.idle_partitions.forget(name)
+        elif stream.watermark_by == "partition":
+            partitions = sources.list_partitions(name, positions[name])
+            decisions[name] = sources.idle_partitions.decide(stream, partitions, with_rows[name], clock)
+    return decisions
+
+
 def _list_dropped(commands: Sequence[Command]) -> set[str]:
     return {command.name for command in commands if isinstance(command, DropStream)}
 
@@ -79,7 +99,7 @@ def plan_batch(
     probe_choice, join_orders = _choose_join_plans(state, live, sliding_join_plan, optimizers)
     return BatchLogEntry(
         batch=state.batch + 1,
-        partitions=settings.partitions,
+        partition_map=settings.partition_map,
         streams={name: DeclaredStream(s.stream, s.source) for name, s in state.declared_streams().items()},
         udfs=state.udfs,
         positions=positions,
@@ -90,6 +110,7 @@ def plan_batch(
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
         clock=settings.clock,
+        source_partitions=decide_idle_partitions(state, sources, ranges, positions, settings.clock),
         rescale_reason=settings.rescale_reason,
         left_open=frozenset(sources) - positions.keys() - _list_dropped(commands) if settings.final else frozenset(),
     )

@@ -8,6 +8,8 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 _LOG = logging.getLogger("headrace")
 
@@ -36,3 +38,19 @@ def choose_folder(chosen: str | Path | None, steps: deque[Callable[[], object]])
     folder = tempfile.mkdtemp(prefix="headrace-")
     steps.appendleft(lambda: shutil.rmtree(folder, ignore_errors=True))
     return folder
+
+
+class ClosedAtEnd:
+    """A context manager that calls `close` at the end of its block."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Release all resources."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Commands to a running session, as the batch log stores them: add a query, remove a query, drop a stream."""
+"""Commands to a running session, as the batch log stores them: add or remove a query, or a sink of one; drop a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.model.record import record
 @record("add-query")
 @dataclass(frozen=True, slots=True)
 class AddQuery:
-    """Add a query that was parsed and checked before. `sink` is None if a callback of this process receives the rows."""
+    """Add a query that was parsed and checked before. `sink` is the JSON form of its sinks; None stands for a callback."""
 
     id: int
     name: str
@@ -35,6 +35,25 @@ class RemoveQuery:
     error: str | None = None
 
 
+@record("add-sink")
+@dataclass(frozen=True, slots=True)
+class AddSink:
+    """Add a sink to a live query: it receives the rows from this batch on. `sink` is None for a callback."""
+
+    id: int
+    number: int
+    sink: dict[str, Any] | None
+
+
+@record("remove-sink")
+@dataclass(frozen=True, slots=True)
+class RemoveSink:
+    """Take a sink from a live query: it receives no rows from this batch on."""
+
+    id: int
+    number: int
+
+
 @record("drop-stream")
 @dataclass(frozen=True, slots=True)
 class DropStream:
@@ -43,7 +62,7 @@ class DropStream:
     name: str
 
 
-Command: TypeAlias = AddQuery | RemoveQuery | DropStream
+Command: TypeAlias = AddQuery | RemoveQuery | AddSink | RemoveSink | DropStream
 
 
 class CommandQueue:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from headrace.connectors import Source
-from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
+from headrace.connectors import Source, is_sink_set, sink_set_from_json
+from headrace.engine.batch_job import BatchJob, ReduceReport, query_file_name
 from headrace.engine.failures import blame
 from headrace.errors import (
     CheckpointError,
@@ -28,6 +28,7 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.partition_map import PartitionMap
 from headrace.model.stream import Stream
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
@@ -35,7 +36,7 @@ from headrace.planner.join.window_join_order import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
-from headrace.runtime.backend import Backend
+from headrace.runtime.backend import Backend, measure_parallelism
 from headrace.runtime.batch_figures import StepTimer
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
@@ -47,11 +48,13 @@ from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, PartitionSetting, parse_partitions
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
-from headrace.runtime.sink_publication import SinkPublisher
+from headrace.runtime.sink_publication import SWEEP_INTERVAL, SinkPublisher
+from headrace.runtime.sink_queue import NeededFiles
 from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
+from headrace.storage.locations import use_storage_options
 from headrace.storage.result_log import ResultPacker, Retention
 from headrace.storage.store import Store
 
@@ -95,7 +98,7 @@ class Coordinator:
         """
         setting = None if partitions is None else parse_partitions(partitions)
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
-        self.state = EngineState(partitions=setting if isinstance(setting, int) else backend.parallelism)
+        self.state: EngineState
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
@@ -109,8 +112,9 @@ class Coordinator:
         self.dropping: frozenset[str] = frozenset()  # streams that the next batch drops
         self._has_failed_attempt = False  # whether workers may have written files that do not count
         self.timer = StepTimer()
-        self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
-        self._recover()
+        self.list_needed_files: Callable[[], NeededFiles] = NeededFiles  # see `ResultDelivery`
+        with use_storage_options(checkpoint.options):
+            self._recover(setting)
         self.scaler = PartitionScaler(self.state.partitions if setting is None else setting)
 
     def advance(self, *, final: bool = False) -> BatchReport:
@@ -121,6 +125,10 @@ class Coordinator:
         stream is degraded, and the batch is planned again without it. A batch that was logged earlier is first planned again with
         it, from what its source offers now. Without anything left to do no batch is committed.
         """
+        with use_storage_options(self.checkpoint.options):
+            return self._advance(final=final)
+
+    def _advance(self, *, final: bool) -> BatchReport:
         unreadable: set[str] = set()
         self.timer.take()
         if self.state.unpublished:
@@ -220,10 +228,11 @@ class Coordinator:
 
     def log_commands(self) -> None:
         """Log the queued commands, in the unfinished batch or the next one, so that no crash loses them; run nothing."""
-        if self.unfinished_entry is not None:
-            self._add_commands_to_entry(self.unfinished_entry)
-        elif self.command_queue:
-            self._plan_and_log(final=False, excluded=frozenset())
+        with use_storage_options(self.checkpoint.options):
+            if self.unfinished_entry is not None:
+                self._add_commands_to_entry(self.unfinished_entry)
+            elif self.command_queue:
+                self._plan_and_log(final=False, excluded=frozenset())
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
@@ -237,7 +246,7 @@ class Coordinator:
         commands = self.command_queue.take()
         excluded |= self.dropping
         parallelism, clock = self.backend.parallelism, self.read_clock()
-        change = self.scaler.plan(self.state.partitions, parallelism, clock / 1e6)
+        change = self.scaler.plan(self.state.partition_map, parallelism, clock / 1e6)
         settings = BatchSettings(
             self.rows_per_batch, parallelism, change.partitions, final, excluded, clock, rescale_reason=change.reason
         )
@@ -272,7 +281,7 @@ class Coordinator:
         with self.timer.measure("commit"):
             self.checkpoint.commit(batch.state.batch, batch.state)
         superseded = self.state.referenced_files() - batch.state.referenced_files()
-        self._record_load(report, repartitioned=self.state.partitions != batch.state.partitions)
+        self._record_load(report, batch.state.partition_map, repartitioned=self.state.partition_map != batch.state.partition_map)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
         self._forget_streams(dropped)
@@ -289,7 +298,7 @@ class Coordinator:
         """Apply the decisions of a log entry to a copy of the state; write the plans and queries of the batch for workers."""
         with blame("planning", _list_added(entry)):
             state = self.state.snapshot()
-            state.begin_batch(entry.partitions, {name: (d.stream, d.source) for name, d in entry.streams.items()})
+            state.begin_batch(entry.partition_map, {name: (d.stream, d.source) for name, d in entry.streams.items()})
             live = epochs.apply_commands(state, self.live_queries, entry.commands)
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
@@ -299,6 +308,9 @@ class Coordinator:
             )
             for name, position in entry.positions.items():
                 state.streams[name].position = position
+            for name, partitions in entry.source_partitions.items():
+                if name in state.streams:
+                    state.streams[name].set_partitions(partitions)
         return PreparedBatch(state, live, sliding_join_plan)
 
     def _record_reports(self, batch: PreparedBatch, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> BatchReport:
@@ -307,12 +319,30 @@ class Coordinator:
         with blame("record of the batch", ()):
             self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
             report = record_outcome(
-                self.state, state, batch.live_queries, entry, reports, self.limits.budget, self.sources.count_lag
+                self.state,
+                state,
+                batch.live_queries,
+                entry,
+                reports,
+                self.limits.budget,
+                self.sources.count_lag,
+                self.list_needed_files().queries,
             )
             self._fail_queries_over_state_budget(batch)
-        state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
+        self._drop_delivered(state)
         state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
         return report
+
+    def _drop_delivered(self, state: EngineState) -> None:
+        """Drop the files, and the sinks that were taken away, whose rows every sink has received."""
+        needed = self.list_needed_files()
+        state.deliveries = tuple(f for f in state.deliveries if f.last_batch > needed.queued_batch or f.key in needed.keys)
+        oldest = min((file.first_batch for file in state.deliveries), default=state.batch + 1)
+        for query in state.queries.values():
+            if is_sink_set(query.sink):
+                sinks = sink_set_from_json(query.sink)
+                kept = sinks.drop_delivered(oldest - 1)
+                query.sink = query.sink if kept is sinks else kept.to_json()
 
     def _fail_queries_over_state_budget(self, batch: PreparedBatch) -> None:
         """End the queries with too much state, with the next batch; a cheap sum decides whether any query can have too much."""
@@ -346,7 +376,7 @@ class Coordinator:
         state = self.state
         try:
             self.checkpoint.delete_superseded(state.batch, superseded)
-            if self._has_failed_attempt:
+            if self._has_failed_attempt or state.batch % SWEEP_INTERVAL == 0:  # a late or speculative task leaves files, too
                 self.checkpoint.sweep(state.batch, state.referenced_files(), is_running=True)
                 self._has_failed_attempt = False
             self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
@@ -366,11 +396,12 @@ class Coordinator:
         nesting = compute_stream_depths(live.values())
         return BatchJob(
             batch=state.batch,
-            partitions=state.partitions,
-            state_partitions=state.state_partitions,
+            partition_map=state.partition_map,
+            state_map=state.state_map,
+            samples_load=self.scaler.samples_load,
             directory=self.checkpoint.location,
             storage_options=self.checkpoint.options,
-            streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
+            streams={name: s.make_job() for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live_queries()),
             aggregation_refs=state.aggregation_refs,
             session_refs=state.session_refs,
@@ -397,6 +428,7 @@ class Coordinator:
             max_seconds=self.limits.max_batch_seconds,
             clock=entry.clock,
             unnested_streams=collect_unnested_streams(live.values()),
+            sink_sets={query.id: sink_set_from_json(query.sink) for query in state.live_queries() if is_sink_set(query.sink)},
             first_batches=(
                 {query.id: state.queries[query.id].first_batch for query in sliding_join_plan.queries}
                 if sliding_join_plan
@@ -404,11 +436,12 @@ class Coordinator:
             ),
         )
 
-    def _recover(self) -> None:
+    def _recover(self, setting: PartitionSetting | None) -> None:
         store = self.checkpoint.store
         manifest = self.checkpoint.read_manifest()
         if manifest is None:
-            self.state.writer = self.checkpoint.writer
+            partitions = setting if isinstance(setting, int) else measure_parallelism(self.backend)
+            self.state = EngineState(partition_map=PartitionMap(partitions), writer=self.checkpoint.writer)
             self.checkpoint.commit(self.state.batch, self.state)
         else:
             self.state = manifest
@@ -493,9 +526,9 @@ class Coordinator:
             self.sources.verify(source, logged.get(stream.name, earlier.position))
         self.sources.add(stream.name, source)
 
-    def _record_load(self, report: BatchReport, *, repartitioned: bool) -> None:
-        now = self.read_clock() / 1e6
-        load = PartitionLoad(now, report.partitions, self.backend.parallelism, report.reduce_seconds, repartitioned)
+    def _record_load(self, report: BatchReport, partitions: PartitionMap, *, repartitioned: bool) -> None:
+        now, parallelism = self.read_clock() / 1e6, self.backend.parallelism
+        load = PartitionLoad(now, partitions, parallelism, report.reduce_seconds, repartitioned, report.split_hashes)
         self.scaler.record(load)
 
     def collect_join_statistics(self) -> JoinStatistics:
@@ -504,15 +537,11 @@ class Coordinator:
 
     def has_work(self) -> bool:
         """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
-        return (
-            self.unfinished_entry is not None
-            or self.publisher.has_first_retry
-            or any(
-                self.sources.has_new_rows(name, self.state.streams[name].position)
-                for name in self.sources
-                if name not in self.dropping
-            )
-        )
+        if self.unfinished_entry is not None or self.publisher.has_first_retry:
+            return True
+        names = [name for name in self.sources if name not in self.dropping]
+        with use_storage_options(self.checkpoint.options):
+            return any(self.sources.has_new_rows(name, self.state.streams[name].position) for name in names)
 
     def close(self) -> None:
         """Close the sources and background threads; raise the first error after all of them."""

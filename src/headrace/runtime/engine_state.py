@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.connectors import PendingFile, SkippedRow
-from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
+from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, StreamJob, query_file_name
 from headrace.model.budget import QueryBudget
 from headrace.model.function import UserFunction
+from headrace.model.partition_map import PartitionMap
 from headrace.model.record import copy_record, record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
@@ -66,6 +67,32 @@ class StreamState:
     skipped_rows: int = 0
     skipped_samples: tuple[SkippedRow, ...] = ()  # the newest of them
     ahead: int = 0  # rows that were too far in the future
+    reached: int = MIN_TIME  # with a watermark by partition: the event time that it follows
+    partition_times: dict[int, int] = field(default_factory=dict)  # the greatest event time of each partition
+    idle_partitions: frozenset[int] = frozenset()
+
+    @property
+    def reached_time(self) -> int:
+        """The event time that the watermark follows: the greatest one, or that of the partition that is furthest behind."""
+        return self.reached if self.stream.watermark_by == "partition" else self.seen
+
+    def set_partitions(self, idle_by_partition: Mapping[int, bool]) -> None:
+        """Record which partitions the stream has, and which of them are idle."""
+        self.partition_times = {p: self.partition_times.get(p, MIN_TIME) for p in idle_by_partition}
+        self.idle_partitions = frozenset(p for p, is_idle in idle_by_partition.items() if is_idle)
+
+    def make_job(self) -> StreamJob:
+        """Return the stream as workers see it in a batch."""
+        return StreamJob(
+            self.stream,
+            self.plan,
+            self.epochs,
+            self.seen,
+            self.base,
+            self.reached_time,
+            self.partition_times,
+            self.idle_partitions,
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the declaration and the counts, for users."""
@@ -75,6 +102,7 @@ class StreamState:
             "ahead": self.ahead,
             "skipped": self.skipped,
             "max_event_time": self.seen,
+            "reached_time": self.reached_time,
         }
         skipped = {"skipped_rows": self.skipped_rows, "skipped_samples": [asdict(row) for row in self.skipped_samples]}
         return {**describe_stream(self.stream, self.source), **counted, **skipped}
@@ -83,7 +111,10 @@ class StreamState:
 @record("query-state")
 @dataclass(slots=True)
 class QueryState:
-    """An accepted query, or a part of one; `live` from its first batch until it is removed or fails."""
+    """An accepted query, or a part of one; `live` from its first batch until it is removed or fails.
+
+    `sink` is the JSON form of its sinks (`connectors.SinkSet`).
+    """
 
     id: int
     name: str
@@ -110,7 +141,7 @@ class EngineState:
     """Everything that recovery needs; written as the manifest of a batch."""
 
     batch: int = -1
-    partitions: int = 1
+    partition_map: PartitionMap = field(default_factory=lambda: PartitionMap(1))
     streams: dict[str, StreamState] = field(default_factory=dict)
     queries: dict[int, QueryState] = field(default_factory=dict)
     aggregation_refs: tuple[StateRef, ...] = ()
@@ -118,7 +149,7 @@ class EngineState:
     next_epoch: int = 0
     drained: bool = False  # whether a final batch has closed every window, except those over the streams `left_open`
     join_buffer_refs: tuple[StateRef, ...] = ()
-    state_partitions: int = 1  # the partition count of the stored state
+    state_map: PartitionMap = field(default_factory=lambda: PartitionMap(1))  # of the stored state
     store_refs: tuple[SegmentRef, ...] = ()
     sliding_join_plan_file: str = ""  # the file of the sliding-join plan; the next field is the partition count of that plan
     sliding_join_plan_partitions: int = 1
@@ -134,6 +165,11 @@ class EngineState:
     writer: str = ""  # the session that committed the manifest
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of key partitions."""
+        return self.partition_map.count
 
     def declared_streams(self) -> dict[str, StreamState]:
         """Return the declared streams, without derived ones."""
@@ -153,7 +189,9 @@ class EngineState:
         inputs = self._base_streams(streams)
         if self.drained and not any(stream.stream.name in self.left_open for stream in inputs):
             return MAX_TIME
-        return MIN_TIME if any(s.seen == MIN_TIME for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
+        if any(stream.reached_time == MIN_TIME for stream in inputs):
+            return MIN_TIME
+        return min(stream.reached_time - stream.stream.delay for stream in inputs)
 
     def newest_common_time(self, streams: Sequence[str]) -> int:
         """Return the event time that rows of every one of these streams have reached."""
@@ -180,9 +218,9 @@ class EngineState:
         """Return the live queries and query parts, in order of addition."""
         return [query for query in self.queries.values() if query.live]
 
-    def drop_ended_queries(self, keep: int) -> None:
-        """Drop all but the newest `keep` ended queries, to bound the size of the manifest."""
-        ended = [number for number, query in self.queries.items() if not query.live]
+    def drop_ended_queries(self, keep: int, waiting: Container[int] = ()) -> None:
+        """Drop all but the newest `keep` ended queries, to bound the size of the manifest, and those with `waiting` results."""
+        ended = [number for number, query in self.queries.items() if not query.live and number not in waiting]
         for number in ended[: max(0, len(ended) - keep)]:
             del self.queries[number]
 
@@ -202,10 +240,10 @@ class EngineState:
         """Return the current plan of every stream."""
         return [self.plans[stream.plan] for stream in list(self.streams.values())]
 
-    def begin_batch(self, partitions: int, declared: Mapping[str, tuple[Stream, dict[str, Any]]]) -> None:
+    def begin_batch(self, partition_map: PartitionMap, declared: Mapping[str, tuple[Stream, dict[str, Any]]]) -> None:
         """Turn the state after a batch into the initial state of the next one, with the streams that are declared by then."""
         self.batch += 1
-        self.partitions = partitions
+        self.partition_map = partition_map
         for name, (stream, source) in declared.items():
             if name not in self.streams:  # declared and logged, but the first commit never happened
                 self.streams[name] = StreamState(stream, self.next_stream_number(), source)
@@ -232,4 +270,5 @@ class EngineState:
 def describe_stream(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
     """Return a stream's declaration as a JSON value, for users."""
     times = {"time": stream.time, "delay": stream.delay, "max_ahead": stream.max_ahead}
-    return {"name": stream.name, "schema": stream.schema.to_ddl(), **times, "source": source}
+    partitions = {"watermark_by": stream.watermark_by, "idle": stream.idle}
+    return {"name": stream.name, "schema": stream.schema.to_ddl(), **times, **partitions, "source": source}

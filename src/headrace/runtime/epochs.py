@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from headrace.connectors import query_sink_from_json, sink_set_from_json
 from headrace.engine.batch_job import Epoch
 from headrace.errors import CheckpointError, HeadraceError
 from headrace.model.time import MIN_TIME
@@ -22,9 +23,9 @@ from headrace.planner.join.window_join_plan import JoinOrderVersion, get_written
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
 from headrace.runtime import sliding_join_epochs
-from headrace.runtime.binding import bind_query
-from headrace.runtime.commands import AddQuery, Command, DropStream, RemoveQuery
+from headrace.runtime.commands import AddQuery, AddSink, Command, DropStream, RemoveQuery, RemoveSink
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState
+from headrace.sql import bind_query
 from headrace.storage.store import make_attempt_key
 
 StreamPlanWriter = Callable[[str, StreamPlan], None]
@@ -66,10 +67,25 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
             ended, plan = state.queries[command.id], before.get(command.id)
             ended.live, ended.last_batch, ended.error = False, state.batch, command.error
             ended.schema = ended.schema if plan is None else plan.plan.schema
+        elif isinstance(command, AddSink | RemoveSink):
+            _change_sinks(state, command)
         elif isinstance(command, DropStream):
             state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))
     return live
+
+
+def _change_sinks(state: EngineState, command: AddSink | RemoveSink) -> None:
+    """Change the sinks of a query from this batch on; a query that is not live any more has no further rows."""
+    query = state.queries.get(command.id)
+    if query is None or not query.live:
+        return
+    sinks = sink_set_from_json(query.sink)
+    if isinstance(command, RemoveSink):
+        sinks = sinks.end(command.number, state.batch)
+    elif command.number >= sinks.next_number:
+        sinks = replace(sinks, next_number=command.number).add(query_sink_from_json(command.sink), state.batch)
+    query.sink = sinks.to_json()
 
 
 def _record_addition(batch: int, part: QueryAddition, add: AddQuery, live: LiveQuery) -> QueryState:

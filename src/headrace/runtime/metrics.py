@@ -1,17 +1,22 @@
-"""Metrics of micro-batches and queries: batch reports, state bytes by query, and event-time latency of results.
+"""Metrics of micro-batches and queries: batch reports, totals of tasks, state bytes by query, and event-time latency of results.
 
 Shared state is divided evenly among the queries that use it. Latency is the time from the end of a window, or from the time of a
 row, until the results can be read. It is not measured per row: the watermarks before and after a micro-batch determine which
 windows closed in it, and the oldest of those windows has the greatest latency.
+
+Totals of tasks and operators have labels whose number is bounded: the partitions from the 64th on, and the map tasks from the
+64th on, are one label, "63+". There are four kinds of operators, so that at most 256 series of each metric exist, however many
+queries and partitions there are.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
@@ -27,6 +32,10 @@ from headrace.runtime.engine_state import EngineState
 
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
+MAX_LABELS = 64
+
+OperatorKey: TypeAlias = tuple[str, str]
+"""The kind of an operator and the label of a partition."""
 
 
 class EventTimeMarks(NamedTuple):
@@ -61,6 +70,7 @@ class BatchReport:
     partitions: int = 0
     map_seconds: tuple[float, ...] = ()  # by task
     reduce_seconds: tuple[float, ...] = ()  # by partition, over all stages; empty if the batch ran no job
+    split_hashes: tuple[int | None, ...] = ()  # by partition: the hash that divides its load, if it was looked for
     figures: BatchFigures = field(default_factory=BatchFigures)
 
 
@@ -88,7 +98,9 @@ class BatchHistory:
         self._batches.append(batch)
         if len(self._batches) > DETAILED_BATCHES:
             old = self._batches[-DETAILED_BATCHES - 1]
-            report = replace(old.report, emitted_by={}, map_seconds=(), reduce_seconds=(), figures=BatchFigures())
+            report = replace(
+                old.report, emitted_by={}, map_seconds=(), reduce_seconds=(), split_hashes=(), figures=BatchFigures()
+            )
             self._batches[-DETAILED_BATCHES - 1] = old._replace(report=report)
 
     def list_all(self) -> list[CommittedBatch]:
@@ -113,7 +125,7 @@ def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchL
         events.append(("replan", f"join {query.name if query else number}: join order changed"))
     if entry.probe_orders is not None:
         events.append(("replan", "joins in SLIDING windows: probe orders changed"))
-    if before.partitions != after.partitions:
+    if before.partition_map != after.partition_map:
         reason = f": {entry.rescale_reason}" if entry.rescale_reason else ""
         events.append(("replan", f"partitions {before.partitions} → {after.partitions}{reason}"))
     return tuple(events)
@@ -206,3 +218,60 @@ def _window_ends(plan: LogicalQuery) -> WindowEnds | None:
     if isinstance(plan, AggregateQuery) and not isinstance(plan.window, SessionWindow):
         return ends_of_window(plan.window)
     return None
+
+
+def make_label(number: int) -> str:
+    """Return the label of a partition or a task."""
+    last = MAX_LABELS - 1
+    return str(number) if number < last else f"{last}+"
+
+
+@dataclass(slots=True)
+class TotalFigures:
+    """Seconds by step, by map task and by partition; rows by operator; and the state after the last batch by operator."""
+
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    map_seconds: dict[str, float] = field(default_factory=dict)
+    reduce_seconds: dict[str, float] = field(default_factory=dict)
+    rows_in: Counter[OperatorKey] = field(default_factory=Counter)
+    rows_out: Counter[OperatorKey] = field(default_factory=Counter)
+    state_bytes: Counter[OperatorKey] = field(default_factory=Counter)
+    state_rows: Counter[OperatorKey] = field(default_factory=Counter)
+
+    def copy(self) -> TotalFigures:
+        """Return an independent copy."""
+        return TotalFigures(*(getattr(self, name).copy() for name in self.__slots__))
+
+
+class TaskTotals:
+    """Sums the figures of batches. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Start with zeros."""
+        self._lock = threading.Lock()
+        self._totals = TotalFigures()
+
+    def add(self, report: BatchReport) -> None:
+        """Add the figures of a committed batch."""
+        with self._lock:
+            totals = self._totals
+            _add_seconds(totals.step_seconds, report.figures.steps.items())
+            _add_seconds(totals.map_seconds, ((make_label(n), seconds) for n, seconds in enumerate(report.map_seconds)))
+            _add_seconds(totals.reduce_seconds, ((make_label(n), seconds) for n, seconds in enumerate(report.reduce_seconds)))
+            totals.state_bytes, totals.state_rows = Counter(), Counter()
+            for (kind, partition), figures in report.figures.operators.items():
+                key = kind, make_label(partition)
+                totals.rows_in[key] += figures.rows_in
+                totals.rows_out[key] += figures.rows_out
+                totals.state_bytes[key] += figures.state_bytes
+                totals.state_rows[key] += figures.state_rows
+
+    def read(self) -> TotalFigures:
+        """Return the totals so far."""
+        with self._lock:
+            return self._totals.copy()
+
+
+def _add_seconds(totals: dict[str, float], seconds: Iterable[tuple[str, float]]) -> None:
+    for label, value in seconds:
+        totals[label] = totals.get(label, 0.0) + value

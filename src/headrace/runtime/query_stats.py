@@ -24,17 +24,16 @@ from headrace.planner.cost import (
 from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
 from headrace.planner.explain.plan_drawing import PlanDrawing, draw_plan_diagram
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
-from headrace.planner.explain.text import explain
+from headrace.planner.explain.text import explain, explain_partition_map
 from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
-from headrace.runtime.binding import bind_query
 from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.metrics import BatchReport, LatencyPercentiles, attribute_state_bytes, measure_latencies
+from headrace.runtime.metrics import BatchReport, LatencyPercentiles, TotalFigures, attribute_state_bytes, measure_latencies
 from headrace.runtime.observation import SessionObserver
 from headrace.runtime.sliding_join_epochs import plan_hypothetical_joins
-from headrace.runtime.task_totals import TotalFigures
+from headrace.sql import bind_query
 
 _RATE_WINDOW_SECONDS = 10.0
 
@@ -85,7 +84,8 @@ class SessionStatistics:
     def explain_plan(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         engine, plans = self._engine, self._engine.state.current_plans()
-        return explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+        text = explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+        return "\n".join([text, *explain_partition_map(engine.state.partition_map)])
 
     def render_graph(self, form: str) -> str:
         """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from functools import partial
 from itertools import chain
 from typing import TypeVar
 
-from headrace.connectors import PendingFile, Range
+from headrace.connectors import FileSink, PendingFile, Range, sink_set_from_json
 from headrace.connectors.pending_files import (
     find_pending_size,
     has_pending_folder,
@@ -32,7 +33,7 @@ from headrace.storage.checkpoint import Checkpoint
 _LOG = logging.getLogger("headrace")
 _THREADS = 16
 _CHECKED_TOGETHER = 8  # files, by one thread at least
-_SWEEP_INTERVAL = 256  # batches between two sweeps of a sink whose queries and attempts do not fail
+SWEEP_INTERVAL = 256  # batches between two sweeps of a sink, or of the checkpoint, when no query and no attempt fails
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -123,14 +124,11 @@ class SinkPublisher:
 
         A late task of an earlier attempt may write a file at any time, so that every sink has its turn again and again.
         """
-        turn = state.batch % _SWEEP_INTERVAL
-        sinks = [
-            query.sink["path"]
-            for query in state.queries.values()
-            if (everything or query.id % _SWEEP_INTERVAL == turn or query.id in failed)
-            and query.sink is not None
-            and "path" in query.sink
-        ]
+        turn = state.batch % SWEEP_INTERVAL
+        swept = (
+            query for query in state.queries.values() if everything or query.id % SWEEP_INTERVAL == turn or query.id in failed
+        )
+        sinks = [item.sink.path for query in swept for item in sink_set_from_json(query.sink) if isinstance(item.sink, FileSink)]
         if everything:
             options = (split.options.get("dead_letter") for split in chain.from_iterable(tasks))
             self._letter_folders |= {str(folder) for folder in options if folder}
@@ -151,7 +149,7 @@ class SinkPublisher:
             return [function(item) for item in items]
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "headrace-sinks")
         chunks = [items[start : start + size] for start in range(0, len(items), size)]
-        futures = [self._pool.submit(_call_for_all, function, chunk) for chunk in chunks]
+        futures = [self._pool.submit(copy_context().run, _call_for_all, function, chunk) for chunk in chunks]
         wait(futures)
         return [result for future in futures for result in future.result()]
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.connectors import Source
-from headrace.errors import NameTakenError, NotFoundError, SessionError, SourceError
+from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError, SourceError
 from headrace.model.names import check_name
 from headrace.model.stream import Stream
+from headrace.model.time import parse_duration
+from headrace.model.types import Schema
 from headrace.runtime.coordinator import Coordinator
+from headrace.storage.locations import use_storage_options
 
 
 class StreamRegistry:
@@ -27,8 +31,10 @@ class StreamRegistry:
         self._attaching: dict[str, Source] = {}
 
     @contextlib.contextmanager
-    def attach(self, name: str, source: Source, time: str, delay: int, max_ahead: int | None) -> Iterator[Stream]:
+    def attach(self, name: str, source: Source, make_stream: Callable[[Schema], Stream]) -> Iterator[Stream]:
         """Attach the source of a new or recovered stream and yield the stream; the caller declares it.
+
+        `make_stream` makes it of the columns of the source.
 
         Waits for another call that attaches the same source, and for nothing else. Raises NameTakenError if the stream exists.
         """
@@ -43,9 +49,11 @@ class StreamRegistry:
         try:
             with self._changed:
                 claim = self._coordinator.claim_source_folder(name, source)
-            if claim is not None:
-                source.attach(*claim)
-            yield Stream(name, source.schema, time, delay, max_ahead)
+            with use_storage_options(self._coordinator.checkpoint.options):
+                if claim is not None:
+                    source.attach(*claim)
+                schema = source.schema
+            yield make_stream(schema)
         finally:
             with self._changed:
                 del self._attaching[name]
@@ -65,7 +73,17 @@ class StreamRegistry:
             source, failure = self._coordinator.sources.get(name), failures.get(name)
             status = "detached" if source is None else "ok" if failure is None else "degraded"
             health = {"status": status, "error": None if failure is None else str(failure.error)}
-            reports[name] = {**state.describe(), **health, "skipped": {**getattr(source, "skipped", {}), **state.skipped}}
+            lags = self._coordinator.sources.count_partition_lag(name, state.position)
+            reports[name] = {
+                **state.describe(),
+                **health,
+                "skipped": {**getattr(source, "skipped", {}), **state.skipped},
+                "lag": self._coordinator.sources.count_lag(name, state.position),
+                "partitions": {
+                    p: {"max_event_time": time, "idle": p in state.idle_partitions, "lag": lags.get(p)}
+                    for p, time in state.partition_times.items()
+                },
+            }
         return reports
 
     def raise_if_degraded(self) -> None:
@@ -78,6 +96,32 @@ class StreamRegistry:
             names = ", ".join(f"'{name}'" for name in errors)
             detail = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
             raise SourceError(f"streams {names} cannot be read", detail=detail, hint="repair their sources, then drain again")
+
+
+def make_stream_factory(
+    name: str, source: Source, time: str, watermark: str, max_ahead: str | None, watermark_by: str | None, idle: str
+) -> Callable[[Schema], Stream]:
+    """Return the function that makes a stream of its columns; its source has defaults for what is None.
+
+    Raises SchemaError for an invalid duration, or if the source has no partitions to follow.
+    """
+    return partial(
+        Stream,
+        name,
+        time=time,
+        delay=parse_duration(watermark),
+        max_ahead=getattr(source, "default_max_ahead", None) if max_ahead is None else parse_duration(max_ahead),
+        watermark_by=_choose_watermark_by(source, watermark_by),
+        idle=parse_duration(idle),
+    )
+
+
+def _choose_watermark_by(source: Source, wanted: str | None) -> str:
+    if wanted == "partition" and not hasattr(source, "list_partitions"):
+        raise SchemaError(
+            "watermark_by is 'partition', but the source has no partitions", hint="use watermark_by='stream', or leave it out"
+        )
+    return wanted or str(getattr(source, "default_watermark_by", "stream"))
 
 
 def make_readers_error(name: str, readers: Sequence[str]) -> SessionError:

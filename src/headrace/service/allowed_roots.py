@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.connectors import FileSource
-from headrace.connectors.file_access import is_glob
+from headrace.connectors.file_access import FileStatus, is_glob
 from headrace.errors import HeadraceError
 from headrace.service.problems import ForbiddenPathError
 
@@ -71,12 +71,12 @@ class ConfinedFileSource(FileSource):
         """See `FileSource`."""
         return {**super().skipped, **self._outside}
 
-    def _list_paths(self, *, allow_cached: bool = False) -> Iterator[str]:
-        for path in super()._list_paths(allow_cached=allow_cached):
-            if path in self._known_paths or self._roots.contains(path):
-                yield path
+    def _list_data_files(self, *, allow_cached: bool = False) -> Iterator[FileStatus]:
+        for status in super()._list_data_files(allow_cached=allow_cached):
+            if status.path in self._known_paths or self._roots.contains(status.path):
+                yield status
             else:
-                self._outside[path] = "it leads outside the allowed roots"
+                self._outside[status.path] = "it leads outside the allowed roots"
 
 
 def _resolve(path: str) -> str:

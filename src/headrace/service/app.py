@@ -35,6 +35,9 @@ _CORS_METHODS, _CORS_HEADERS = (
     ("Authorization", "Content-Type", "Last-Event-ID"),
 )  # allowed by CORS
 _MAX_LENGTH_DIGITS = 15
+_RETRY_LOST_SECONDS = 5.0
+LOST_MESSAGE = "this service no longer owns its checkpoint: another process has taken it over"
+LOST_HINT = "ask the service that runs now; readers continue there from their position"
 _BODY_TIMEOUT_FACTOR = 6
 
 
@@ -94,8 +97,9 @@ class RequestGuard:
         max_bytes = self._max_body_bytes(has_rows)
         try:
             self._check_headers(headers, max_bytes)
+            self._check_ownership(scope["path"])
         except HttpRequestError as error:
-            if scope["type"] == "websocket":
+            if scope["type"] == "websocket" and error.status != 503:
                 await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
             else:
                 await problem_response(error)(scope, receive, send)
@@ -124,6 +128,11 @@ class RequestGuard:
             raise HttpRequestError(400, "Content-Length is not a number")
         if len(length) > _MAX_LENGTH_DIGITS or int(length) > max_bytes:
             raise _too_large_error(max_bytes)
+
+    def _check_ownership(self, path: str) -> None:
+        """Reject requests when another process has the checkpoint, except for health, metrics and the files of the page."""
+        if path.startswith("/v1/") and path != "/v1/health" and self._host.session.loss is not None:
+            raise HttpRequestError(503, LOST_MESSAGE, hint=LOST_HINT, retry_s=_RETRY_LOST_SECONDS)
 
     async def _run_limited(self, scope: Scope, receive: Receive, send: Send, has_rows: bool) -> None:
         """Run the application while limiting size and duration of the body, also of one without Content-Length.

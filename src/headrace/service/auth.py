@@ -21,6 +21,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.model.budget import BUDGET_NAMES
 from headrace.model.names import check_name
+from headrace.service.problems import HttpRequestError
 from headrace.storage.posix import write_atomically
 
 
@@ -63,6 +64,13 @@ class Identity:
     def may_change(self, owner: str) -> bool:
         """Return whether the user may replace or remove a query of this owner."""
         return self.role >= Role.write_all or (self.role >= Role.write and self.user == owner)
+
+
+def check_role(holder: Identity, role: Role) -> None:
+    """Raise HttpRequestError if the user of a request does not have a role."""
+    if holder.role < role:
+        message = f"user '{holder.user}' has only the role {holder.role.label}"
+        raise HttpRequestError(403, message, hint=f"use a token with the role {role.label}")
 
 
 ANONYMOUS_ADMIN = Identity("", Role.admin)

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace.connectors import MemorySource, RateSource, Source, TcpSource
-from headrace.errors import HeadraceError, NameTakenError, SourceError
+from headrace.connectors.source_options import open_source, parse_connector
+from headrace.errors import HeadraceError, NameTakenError, SchemaError, SourceError
 from headrace.runtime.source_health import MAX_DELAY_SECONDS
-from headrace.service.allowed_roots import AllowedRoots, ConfinedFileSource
+from headrace.service.allowed_destinations import AllowedDestinations
+from headrace.service.allowed_roots import ConfinedFileSource
 from headrace.service.problems import RequestBody
 from headrace.session import Session
+from headrace.sql.ddl import CreateStream, DropStreamStatement
 from headrace.storage.documents import damaged_error, get_document, put_document
 from headrace.storage.store import Store
 
@@ -36,7 +39,18 @@ class _BaseDeclaration(RequestBody):
         min_length=1,
         max_length=200,
         description="Rows further in the future than this, such as '1 hour', are dropped and counted. Without it, one day for "
-        "source tcp, and no limit for others.",
+        "sources tcp and kafka, and no limit for others.",
+    )
+    watermark_by: Literal["stream", "partition"] | None = Field(
+        default=None,
+        description="Whether the watermark follows the newest row, or the partition that is furthest behind, as it does for "
+        "source kafka by default.",
+    )
+    idle: str = Field(
+        default="10 seconds",
+        min_length=1,
+        max_length=200,
+        description="A partition without rows for this long, while others have some, does not hold back the watermark.",
     )
 
 
@@ -60,9 +74,9 @@ class FileStream(_BaseDeclaration):
     format: Literal["arrow", "parquet", "csv", "json"] | None = None
     on_error: Literal["fail", "skip_row", "skip_file", "skip"] = "fail"
 
-    def open_within(self, roots: AllowedRoots) -> Source:
+    def open_within(self, allowed: AllowedDestinations) -> Source:
         """Return the source; raises ForbiddenPathError if its path is not below an allowed root."""
-        return ConfinedFileSource(roots, self.path, schema=self.columns, format=self.format, on_error=self.on_error)
+        return ConfinedFileSource(allowed.roots, self.path, schema=self.columns, format=self.format, on_error=self.on_error)
 
 
 class RateStream(_BaseDeclaration):
@@ -94,8 +108,56 @@ class TcpStream(_BaseDeclaration):
         return TcpSource(self.address, self.stream, group=self.group)
 
 
-StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream, Field(discriminator="source")]
+class KafkaStream(_BaseDeclaration):
+    """A stream of a topic of Kafka."""
+
+    source: Literal["kafka"]
+    topic: str = Field(min_length=1, max_length=249)
+    brokers: str = Field(min_length=3, max_length=2_000, description="HOST:PORT of one broker or several, with commas.")
+    columns: str = Field(min_length=1, max_length=20_000, description="Such as 'user_id INT, price DOUBLE, time TIMESTAMP'.")
+    format: str = Field(default="json", max_length=50)
+    format_options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    start: str | dict[int, int] = Field(default="earliest", description="earliest, latest, a time, or an offset by partition.")
+    key: str = Field(default="_key", min_length=1, description="The column that has the key of messages, if it is declared.")
+    headers: str = Field(default="_headers", min_length=1)
+    timestamp: str = Field(default="_timestamp", min_length=1)
+    partition: str = Field(default="_partition", min_length=1)
+    offset: str = Field(default="_offset", min_length=1)
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict,
+        description="Settings of librdkafka. Secrets are references: env:HEADRACE_SECRET_…, for allowed brokers.",
+    )
+    max_rows_per_batch: int | None = Field(default=None, ge=1)
+    on_error: Literal["fail", "skip_row"] = "fail"
+    on_lost: Literal["fail", "skip"] = "fail"
+    group: str | None = Field(default=None, min_length=1, description="Where read offsets are committed, for monitoring tools.")
+
+    def open_within(self, allowed: AllowedDestinations) -> Source:
+        """Return the source; raises ForbiddenPathError if an option names what requests may not read, or send elsewhere."""
+        allowed.check_kafka_source(self.brokers, self.options, self.format_options)
+        common = self.model_dump(include=_KAFKA_ARGUMENTS)
+        return open_source("kafka", {"topic": self.topic, "schema": self.columns, **common})
+
+
+_KAFKA_ARGUMENTS = {
+    "brokers", "format", "format_options", "start", "key", "headers", "timestamp", "partition", "offset", "options",
+    "max_rows_per_batch", "on_error", "on_lost", "group",
+}  # fmt: skip
+StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream | KafkaStream, Field(discriminator="source")]
 _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)
+
+
+def parse_declaration(statement: CreateStream) -> Any:
+    """Return the declaration of a CREATE STREAM statement; raises SchemaError if requests cannot declare it."""
+    settings = parse_connector(statement.options, statement.columns)
+    options = {"columns" if name == "schema" else name: value for name, value in settings.options.items()}
+    times = {"time": statement.time, "watermark": statement.watermark, **settings.stream_options}
+    try:
+        return _DECLARATION_ADAPTER.validate_python({"source": settings.connector, "name": statement.name, **options, **times})
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in error.errors()[:10])
+        message = f"stream '{statement.name}' cannot be declared by a request"
+        raise SchemaError(message, detail=problems, hint="declare it in the session file") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +175,13 @@ class DeclaredStreams:
     it again when its source is back, unless it is dropped before.
     """
 
-    def __init__(self, session: Session, store: Store, roots: AllowedRoots, *, was_served: bool) -> None:
-        """Declare the streams of the file; streams over files must be below `roots`.
+    def __init__(self, session: Session, store: Store, allowed: AllowedDestinations, *, was_served: bool) -> None:
+        """Declare the streams of the file; files and servers that requests have named must still be `allowed`.
 
         Raises CheckpointError if the file is damaged, if a stream differs, or if the file is missing from a checkpoint that a
         service has used before.
         """
-        self._session, self._store, self._roots, self._lock = session, store, roots, threading.Lock()
+        self._session, self._store, self._allowed, self._lock = session, store, allowed, threading.Lock()
         self._streams: dict[str, Any] = {}
         self._detached: dict[str, _DetachedStream] = {}
         self._reattaching: threading.Thread | None = None
@@ -144,6 +206,13 @@ class DeclaredStreams:
                 self._write_file(list(self._streams.values()))
                 raise
             self._streams[stream.name] = stream
+
+    def run_statement(self, statement: CreateStream | DropStreamStatement) -> None:
+        """Run a statement; errors are those of `add` and `drop`."""
+        if isinstance(statement, CreateStream):
+            self.add(parse_declaration(statement))
+        else:
+            self.drop(statement.name, cascade=statement.cascade)
 
     def drop(self, name: str, *, cascade: bool) -> None:
         """Drop a stream, declared by a request or not; a restart does not declare it again. Errors are those of the session."""
@@ -206,14 +275,15 @@ class DeclaredStreams:
                 self._session.drop_stream(name, cascade=True)
 
     def _open_source(self, stream: Any) -> Source:
-        source: Source = stream.open_within(self._roots) if isinstance(stream, FileStream) else stream.open()
+        source: Source = stream.open_within(self._allowed) if isinstance(stream, FileStream | KafkaStream) else stream.open()
         return source
 
     def _write_file(self, streams: Sequence[Any]) -> None:
         put_document(self._store, STREAMS_FILE, [stream.model_dump(mode="json") for stream in streams])
 
     def _declare(self, stream: Any, source: Source) -> None:
-        self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark, max_ahead=stream.max_ahead)
+        times = stream.model_dump(include={"time", "watermark", "max_ahead", "watermark_by", "idle"})
+        self._session.create_stream(stream.name, source, **times)
 
 
 def _read_declarations(store: Store, *, was_served: bool) -> list[Any]:

@@ -15,12 +15,13 @@ from typing import Any
 import anyio
 import pyarrow as pa
 
-from headrace.connectors import read_with_policy
+from headrace.connectors import MemorySink, Sink, read_with_policy
 from headrace.errors import NotFoundError
 from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.runtime.query_stats import QueryStats
 from headrace.service.admission import ServiceLimits, cap_budget, check_latency_bound, choose_budget
+from headrace.service.allowed_destinations import AllowedDestinations
 from headrace.service.allowed_roots import AllowedRoots
 from headrace.service.auth import Identity, Role, TokenRegistry
 from headrace.service.declared_streams import DeclaredStreams
@@ -32,6 +33,8 @@ from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
+from headrace.statements import SinkOptions
+from headrace.storage.locations import use_storage_options
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -52,17 +55,21 @@ class ServiceHost:
         reports: Path | None = None,
         origins: Sequence[str] = (),
         allowed_roots: Sequence[Path] = (),
+        allowed_hosts: Sequence[str] = (),
     ) -> None:
         """Take a session whose streams are declared; micro-batches start at least `interval` seconds apart.
 
         `reports` is the folder of benchmark reports, which may be missing. `origins` are the web origins that CORS allows.
-        `allowed_roots` are the folders whose files requests may name.
+        `allowed_roots` are the folders whose files requests may name, `allowed_hosts` the servers.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         store = session.checkpoint.store
         was_served = EventLog.exists(store)
         roots = AllowedRoots(allowed_roots, session.checkpoint.path)
-        self.declared_streams = DeclaredStreams(session, store, roots, was_served=was_served)  # its file before the log's
+        self._destinations = AllowedDestinations(allowed_hosts, roots)
+        self.declared_streams = DeclaredStreams(
+            session, store, self._destinations, was_served=was_served
+        )  # its file before the log's
         self.event_log = EventLog(session, store)
         session.retain_results(limits.results_bytes, limits.results_batches)
         self.result_pages, self.notifier = ResultPages(session), BatchNotifier(session, self.event_log.record_batches)
@@ -95,9 +102,10 @@ class ServiceHost:
 
     def check_health(self) -> dict[str, Any]:
         """Return whether micro-batches run, with the fields of `Health`."""
+        loss, failure = self.session.loss, self.notifier.failure or self.session.problem or ""
         return {
-            "status": "failing" if self.notifier.is_over or self.session.problem else "ok",
-            "detail": self.notifier.failure or self.session.problem or "",
+            "status": "lost" if loss else "failing" if self.notifier.is_over or failure else "ok",
+            "detail": str(loss) if loss else failure,
             "batch": self.session.last_batch,
             "queries": len(self.session.queries()),
             "streams": len(self.session.streams()),
@@ -122,7 +130,8 @@ class ServiceHost:
         ranges = [item for item in self.session.list_last_ranges() if item.stream == stream]
         if not ranges:
             return schema.to_arrow().empty_table()
-        rows = read_with_policy(ranges[-1], schema, [field.name for field in schema.fields]).table
+        with use_storage_options(self.session.checkpoint.options):
+            rows = read_with_policy(ranges[-1], schema, [field.name for field in schema.fields]).table
         return rows.slice(max(0, rows.num_rows - max_rows))
 
     def find_query(self, name: str, query_id: int | None = None) -> Query:
@@ -133,14 +142,20 @@ class ServiceHost:
             raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {live_names}")
         return query
 
-    def add(self, sql: str, name: str | None, holder: Identity, budget: Mapping[str, int]) -> Query:
-        """Add a query for a user, with these limits of its budget; raises if it is rejected."""
+    def add(
+        self, sql: str, name: str | None, holder: Identity, budget: Mapping[str, int], sinks: Sequence[SinkOptions] = ()
+    ) -> Query:
+        """Add a query for a user, with these limits of its budget, and sinks besides the results that the service keeps.
+
+        Raises if it is rejected.
+        """
         self._check_sql_length(sql)
+        targets = self._parse_sinks(sinks)
         chosen_budget = choose_budget(budget, self.session.budget, holder)
         with self._change_lock:
             self._check_query_count(holder.user)
             self._check_latency(sql)
-            return self.session.add(sql, name=name, owner=holder.user, budget=chosen_budget)
+            return self.session.add(sql, name=name, sinks=targets, owner=holder.user, budget=chosen_budget)
 
     def _check_latency(self, sql: str) -> None:
         if self.limits.latency_s is not None:
@@ -160,13 +175,16 @@ class ServiceHost:
                 hint = "try again later" if count == waiting else "remove a query"
                 raise HttpRequestError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
 
-    def replace(self, name: str, sql: str, holder: Identity, budget: Mapping[str, int]) -> Query:
+    def replace(
+        self, name: str, sql: str, holder: Identity, budget: Mapping[str, int], sinks: Sequence[SinkOptions] | None = None
+    ) -> Query:
         """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither.
 
-        The owner stays the same, and so does the budget, unless limits are given or the user has lower ones by now. Raises
-        HttpRequestError if the query belongs to another user.
+        The owner stays the same, and so do the sinks unless others are given, and the budget unless limits are given or the user
+        has lower ones by now. Raises HttpRequestError if the query belongs to another user.
         """
         self._check_sql_length(sql)
+        given = None if sinks is None else self._parse_sinks(sinks)
         with self._change_lock:
             owner = self._check_owner(name, holder)
             kept = self.session.query(name).budget
@@ -175,7 +193,28 @@ class ServiceHost:
             )
             self._check_query_count(owner, replaced=name)
             self._check_latency(sql)
-            return self.session.replace(name, sql, owner=owner, budget=None if new_budget == kept else new_budget)
+            targets = self.session.query(name).active_sinks if given is None else given
+            return self.session.replace(name, sql, sinks=targets, owner=owner, budget=None if new_budget == kept else new_budget)
+
+    def _parse_sinks(self, sinks: Sequence[SinkOptions]) -> list[Sink]:
+        """Return the sinks of a request, and the results that the service keeps; raises for one that is not allowed."""
+        return [MemorySink(), *(sink for sink in map(self._destinations.parse, sinks) if not isinstance(sink, MemorySink))]
+
+    def add_sink(self, name: str, sink: SinkOptions, holder: Identity) -> int:
+        """Add a sink to a live query, and return its number; raises if it is not allowed, or for another user's query."""
+        target = self._destinations.parse(sink)
+        with self._change_lock:
+            self._check_owner(name, holder)
+            return self.session.query(name).add_sink(target)
+
+    def remove_sink(self, name: str, number: int, holder: Identity, *, discard: bool) -> None:
+        """Take a sink from a query, with what waits for it if `discard`; raises if the query belongs to another user."""
+        with self._change_lock:
+            self._check_owner(name, holder)
+            query = self.session.query(name)
+            if any(sink.number == number and sink.kind == "memory" for sink in query.sinks):
+                raise HttpRequestError(409, "the service keeps the results of all queries", hint="remove another sink")
+            query.remove_sink(number, discard=discard)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""

@@ -2,13 +2,13 @@
 
 Metrics cover rows read and emitted, micro-batch times by step, task and partition, rows and state of operators, and latency,
 state and cost of each query. Labels are names of streams and queries, which the limits of the service bound, and labels of
-partitions, of which there are at most 64 (`runtime.task_totals`).
+partitions, of which there are at most 64 (`runtime.metrics`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from headrace.runtime.metrics import compute_percentiles
+from headrace.runtime.metrics import compute_percentiles, make_label
+from headrace.runtime.sink_queue import QueueStatus
 from headrace.service.host import ServiceHost
 from headrace.session import Session
 
@@ -59,7 +60,9 @@ def build_overview(host: ServiceHost) -> dict[str, Any]:
 def describe_partitions(session: Session) -> dict[str, Any]:
     """Return the fields of `PartitionsInfo`."""
     found = session.partitioning
-    return {"partitions": found.partitions, "next": found.next, "auto": found.is_auto, "parallelism": found.parallelism}
+    shares = {"least_share": min(found.shares), "greatest_share": max(found.shares)}
+    numbers = {"partitions": found.partitions, "next": found.next, "auto": found.is_auto, "parallelism": found.parallelism}
+    return {**numbers, **shares}
 
 
 def _history_by_second(host: ServiceHost, now: float) -> list[dict[str, float]]:
@@ -129,6 +132,7 @@ class _MetricsCollector:
         batches = session.done()
         last = batches[-1] if batches else None
         yield from (rows, rate, lag, degraded, skipped, emitted, late, latency, state, cost)
+        yield from self._collect_sink_metrics()
         yield from self._collect_task_metrics()
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
         yield GaugeMetricFamily("headrace_batch_seconds", "Duration of the last micro-batch.", value=last.seconds if last else 0)
@@ -137,8 +141,36 @@ class _MetricsCollector:
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
         yield GaugeMetricFamily("headrace_partitions", "Key partitions.", value=session.partitioning.partitions)
+        yield self._collect_shares(session.partitioning.shares)
         yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)
         yield GaugeMetricFamily("headrace_up", "1 if micro-batches run, else 0.", value=float(not self._host.notifier.is_over))
+
+    def _collect_sink_metrics(self) -> Iterator[Metric]:
+        """Yield what waits for the sinks that the driver serves."""
+        labels = ["query", "sink", "to"]
+        degraded = GaugeMetricFamily("headrace_sink_degraded", "1 if the destination is not available, else 0.", labels=labels)
+        batches = GaugeMetricFamily("headrace_sink_waiting_batches", "Micro-batches that wait for a sink.", labels=labels)
+        size = GaugeMetricFamily("headrace_sink_waiting_bytes", "Bytes of the files that wait for a sink.", labels=labels)
+        queues: defaultdict[tuple[str, str, str], list[QueueStatus]] = defaultdict(list)
+        for queue in self._host.session.sink_changes.list_queues():  # some of a query that another one has replaced
+            queues[queue.query, str(queue.number), queue.description].append(queue)
+        for values, equal in queues.items():
+            degraded.add_metric(values, float(any(queue.problem for queue in equal)))
+            batches.add_metric(values, sum(queue.waiting_batches for queue in equal))
+            size.add_metric(values, sum(queue.waiting_bytes for queue in equal))
+        yield from (degraded, batches, size)
+
+    @staticmethod
+    def _collect_shares(shares: Sequence[float]) -> Metric:
+        """Return the part of all hashes of keys that each partition has: equal, unless overloaded ranges were split."""
+        totals: defaultdict[str, float] = defaultdict(float)
+        for number, share in enumerate(shares):
+            totals[make_label(number)] += share
+        text = "Part of the hashes of keys."
+        metric = GaugeMetricFamily("headrace_partition_share", text, labels=["partition"])
+        for label, share in totals.items():
+            metric.add_metric([label], share)
+        return metric
 
     def _collect_task_metrics(self) -> Iterator[Metric]:
         """Yield times of steps and tasks, rows and state of operators by partition, and unread rows of streams."""
@@ -171,6 +203,16 @@ class _MetricsCollector:
         for name, lag in statistics.count_lag().items():
             unread.add_metric([name], lag)
         yield unread
+        labels = ["stream", "partition"]
+        by_partition = GaugeMetricFamily("headrace_stream_partition_lag_rows", "Rows of a partition not read yet.", labels=labels)
+        for name, report in self._host.session.streams().items():
+            totals_by_label: defaultdict[str, int] = defaultdict(int)
+            for number, part in report["partitions"].items():
+                if part["lag"] is not None:
+                    totals_by_label[make_label(number)] += part["lag"]
+            for partition, count in totals_by_label.items():
+                by_partition.add_metric([name, partition], count)
+        yield by_partition
 
 
 def render_metrics(host: ServiceHost) -> str:

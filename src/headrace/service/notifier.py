@@ -84,6 +84,11 @@ class BatchNotifier:
         """Whether no more batches will come."""
         return self._stopping.is_set() or bool(self.failure) or self._session.is_closed
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the session stopped because of an error. One whose checkpoint has a new owner goes on there."""
+        return bool(self.failure) and self._session.loss is None
+
     def _watch_session(self) -> None:
         """Notify after every micro-batch that the session has finished.
 

@@ -15,6 +15,7 @@ from headrace.errors import (
     InternalError,
     NameTakenError,
     NotFoundError,
+    OwnershipLostError,
     SchemaError,
     SessionError,
     SqlError,
@@ -23,7 +24,7 @@ from headrace.errors import (
 
 
 class ForbiddenPathError(HeadraceError):
-    """A request names a file that requests may not name."""
+    """A request names a file or a destination that requests may not name."""
 
 
 _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
@@ -34,6 +35,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (ForbiddenPathError, 403),
     (SessionError, 409),
     (InternalError, 500),
+    (OwnershipLostError, 503),
     (HeadraceError, 422),
 )
 

@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.errors import HeadraceError
 from headrace.service.app import create_app
 from headrace.service.host import ServiceHost
 from headrace.service.problems import HttpRequestError, problem_response
@@ -83,9 +85,12 @@ class _HttpConnection(H11Protocol):
 class Server(uvicorn.Server):
     """Serves a host on sockets that are already bound."""
 
-    def __init__(self, host: ServiceHost, tls: ssl.SSLContext | None = None) -> None:
-        """Configure uvicorn; `run` starts serving, with a TLS context by HTTPS only."""
-        self._host, self._tls = host, tls
+    def __init__(self, host: ServiceHost, tls: ssl.SSLContext | None = None, *, ends_on_loss: bool = False) -> None:
+        """Configure uvicorn; `run` starts serving, with a TLS context by HTTPS only.
+
+        With `ends_on_loss` it ends when another process has taken the checkpoint over; else it answers 503 from then on.
+        """
+        self._host, self._tls, self._ends_on_loss = host, tls, ends_on_loss
         connection = partial(_HttpConnection, idle_timeout=host.limits.patience_s, max_connections=host.limits.connections)
         super().__init__(
             uvicorn.Config(
@@ -98,6 +103,10 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to shut down; called ten times a second."""
+        return await super().on_tick(counter) or (self._ends_on_loss and self._host.session.loss is not None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start serving; accept few connections per turn but let many wait (asyncio has one setting for both).
@@ -130,3 +139,21 @@ class Server(uvicorn.Server):
             if getattr(state, "name", "") in {"CLOSING", "CLOSED"}:
                 self.server_state.connections.discard(connection)
                 cast("Any", connection).transport.close()
+
+
+def load_tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return the context of a server with a certificate chain and its key, both PEM; raises HeadraceError if they do not fit.
+
+    The key must not be encrypted: a service is started without a terminal.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise HeadraceError(
+            f"cannot use certificate '{certificate}' with key '{key}'",
+            detail=str(error),
+            hint="give a PEM file with the certificate chain, and one with its key, not encrypted",
+        ) from error
+    return context

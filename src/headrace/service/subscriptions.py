@@ -170,7 +170,7 @@ class SubscriptionHub:
             if batch.has_more:
                 continue
             if ended:
-                if _is_finished(query) or self._notifier.failure:  # otherwise only the service stops, and readers may reconnect
+                if _is_finished(query) or self._notifier.has_failed:  # otherwise the service stops, and readers may reconnect
                     status = {"status": query.status, "error": query.error or self._notifier.failure}
                     await channel.send([ResultEvent("end", str(position), json.dumps(status))])
                 return

@@ -132,7 +132,7 @@ def parse_statement(source: SqlSource) -> exp.Expr:
         raise SqlError("query is empty", hint="write SELECT … FROM …")
     if "\0" in source.text:  # the binder reserves names that start with NUL for placeholders
         raise source.error_at_offset(source.text.index("\0"), "query contains a NUL character")
-    tokens = _tokenize(source)
+    tokens = tokenize_sql(source)
     try:
         trees = [tree for tree in _Parser(dialect=_DIALECT).parse(tokens, source.text) if tree is not None]
     except ParseError as problem:
@@ -149,7 +149,8 @@ def parse_statement(source: SqlSource) -> exp.Expr:
     return trees[0]
 
 
-def _tokenize(source: SqlSource) -> list[Token]:
+def tokenize_sql(source: SqlSource) -> list[Token]:
+    """Return the tokens of a text; raises SqlError if a quote or a comment is not closed."""
     try:
         tokens = _DIALECT.tokenize(source.text)
     except TokenError:

@@ -38,7 +38,7 @@ class AppendLog:
 
         The log is written again: a killed process may have left lines that are not synced, and the reader depends on them.
         """
-        content = self._store.get(self._key) if self.exists() else b""
+        content = self._store.get_appended(self._key) if self.exists() else b""
         end = content.rfind(b"\n") + 1
         values = [self._decode_line(number, line) for number, line in enumerate(content[:end].splitlines())]
         self.replace(values)
@@ -46,7 +46,7 @@ class AppendLog:
 
     def append(self, *values: object) -> None:
         """Append values, durably. After an error some may be there when the log is read again, unless others follow."""
-        end = self._find_end(self._store.get(self._key)) if self._end is None else self._end
+        end = self._find_end(self._store.get_appended(self._key)) if self._end is None else self._end
         lines = b"".join(self._encode_line(number, value) for number, value in enumerate(values, self._line_count))
         self._store.append(self._key, lines, end)
         self._end, self._line_count = end + len(lines), self._line_count + len(values)

@@ -30,16 +30,18 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, OwnershipLostError
 from headrace.storage import documents
 from headrace.storage.checkpoint_lock import acquire_lock
 from headrace.storage.checksum import compute_checksum
 from headrace.storage.locations import StorageOptions, is_url, open_store, parse_location
+from headrace.storage.lock_wait import LockWait
 from headrace.storage.manifests import ManifestConflictError, open_manifests, parse_batch
+from headrace.storage.requests import DeferredDeletion
 from headrace.storage.result_log import is_packed_file
 from headrace.storage.store import Store
 
-CHECKPOINT_FORMAT = 9
+CHECKPOINT_FORMAT = 10
 _MARKER = "HEADRACE"
 _FILES_BY_BATCH = (
     "state",
@@ -53,8 +55,8 @@ _SWEPT_FOLDERS = ("state", "results", "deliveries", "plans", "queries", "shuffle
 class Checkpoint:
     """A checkpoint in a folder or an object store, locked for one session; `store` has its files."""
 
-    def __init__(self, location: str | Path, options: StorageOptions | None = None) -> None:
-        """Open or create a checkpoint; `options` are those of an object store.
+    def __init__(self, location: str | Path, options: StorageOptions | None = None, wait: LockWait | None = None) -> None:
+        """Open or create a checkpoint; `options` are those of an object store. A standby (`wait`) waits while it is in use.
 
         Raises CheckpointError if it is in use, has another format, or if the place is not empty and not a checkpoint.
         """
@@ -63,13 +65,15 @@ class Checkpoint:
         self.store = self._open_store()
         self._check_place()
         self.store.create_folder("")
-        self._lock = acquire_lock(self.location, self.store)
+        self._deletion: DeferredDeletion | None = None
+        self._lock = acquire_lock(self.location, self.store, wait)
         try:
             if self.store.find_size(_MARKER) is None:
                 self._create_marker()
             self.identity = read_identity(self.store)
             self.store = self._open_store(self.identity)
             self._manifests = open_manifests(self.store)
+            self._deletion = DeferredDeletion(self.store)
         except BaseException:
             self.close()
             raise
@@ -88,12 +92,17 @@ class Checkpoint:
         return f"{self._lock.epoch}@{self._lock.owner}"
 
     def check_owner(self) -> None:
-        """Raise CheckpointError if another session is known to own the checkpoint, or may own it and does not answer."""
+        """Raise CheckpointError if another session is known to own the checkpoint, or may own it, or this one is closed."""
         self._lock.check()
 
     def verify_owner(self) -> None:
         """Raise CheckpointError if another session owns the checkpoint: that is then why a batch failed, whatever it raised."""
         self._lock.check(now=True)
+
+    @property
+    def loss(self) -> OwnershipLostError | None:
+        """Why this session no longer owns the checkpoint, as far as it is known without a request; None while it does."""
+        return self._lock.loss
 
     def exists(self) -> bool:
         """Return whether the checkpoint has not been deleted."""
@@ -118,7 +127,9 @@ class Checkpoint:
             )
 
     def close(self) -> None:
-        """Release the lock; a second call has no effect."""
+        """Wait for deletions, and release the lock; a second call has no effect."""
+        if self._deletion is not None:
+            self._deletion.close()
         self._lock.release()
 
     def open_source_store(self, stream: str) -> Store:
@@ -158,7 +169,7 @@ class Checkpoint:
         try:
             self._manifests.publish(batch, manifest)
         except ManifestConflictError as conflict:
-            raise CheckpointError(
+            raise OwnershipLostError(
                 conflict_message,
                 detail=f"{conflict.writer}; this is {self.writer}",
                 hint="let only one session use a checkpoint; open the session again to continue after that batch",
@@ -226,8 +237,12 @@ class Checkpoint:
             self.store.sweep_scratch(folder)
 
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
-        """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
-        self.store.delete_many([*self._manifests.get_previous(batch), self._log_key(batch - 1), *files])
+        """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to.
+
+        In an object store nothing waits for that: whoever owns the checkpoint meanwhile does not refer to them, either.
+        """
+        assert self._deletion is not None
+        self._deletion.submit([*self._manifests.get_previous(batch), self._log_key(batch - 1), *files])
 
 
 def delete_checkpoint(location: str, options: StorageOptions | None = None) -> None:

@@ -1,9 +1,9 @@
 """A cache of immutable objects in files of this machine, so that workers map state instead of fetching it again.
 
 All processes of a machine share the folder. An object is written under a scratch name and renamed, so that a file is complete or
-absent. The oldest files are deleted above a limit; a file that is mapped stays readable. HEADRACE_CACHE_DIR and
-HEADRACE_CACHE_BYTES name the folder and the limit; by default the folder is in the first local folder of Spark, else in that of
-temporary files, and the limit is 8 GiB.
+absent. Above a limit the oldest files are deleted, and at any size those that nobody has used for a day, which ended sessions
+have left; a file that is mapped stays readable. HEADRACE_CACHE_DIR and HEADRACE_CACHE_BYTES name the folder and the limit; by
+default the folder is in the first local folder of Spark, else in that of temporary files, and the limit is 8 GiB.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _DEFAULT_BYTES = 8 << 30
 _KEPT_SHARE = 0.8  # of the limit, after an eviction
 _CHECK_SHARE = 16  # the size of the folder is checked whenever this process has written a 16th of the limit
 _TOUCH_SECONDS = 60
+_MAX_IDLE_SECONDS = 86_400
 _EMPTY = pa.py_buffer(b"")
 
 
@@ -73,12 +74,13 @@ class LocalCache:
             self._path_of(name).unlink(missing_ok=True)
 
     def evict(self) -> None:
-        """Delete the files that were not used for the longest time, if the folder is above its limit."""
+        """Delete the files that were not used for a day, and, above the limit of the folder, for the longest time."""
         files = sorted(_list_files(self._folder))
         total = sum(size for _, size, _ in files)
         kept = int(self._max_bytes * _KEPT_SHARE) if total > self._max_bytes else total
-        for _, size, path in files:
-            if total <= kept:
+        oldest = time.time() - _MAX_IDLE_SECONDS
+        for used_at, size, path in files:
+            if total <= kept and used_at >= oldest:
                 return
             with contextlib.suppress(OSError):
                 Path(path).unlink(missing_ok=True)

@@ -5,14 +5,18 @@
     memory://name                                   a store in the memory of this process, for tests
 
 An unknown scheme is an error, never the name of a folder. Credentials come from the environment, as the tools of each provider
-read it, or from storage options (`set_storage_options`, `Session(storage_options=…)`); they are never stored in a checkpoint.
+read it, or from the storage options of a session (`Session(storage_options=…)`); they are never stored in a checkpoint. An option
+whose name is a URL has a table of further options for what is below that URL, so that one session uses several providers. The
+session's thread and its tasks work within `use_storage_options`: sources and sinks are values without credentials.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,12 +24,12 @@ from headrace.errors import CheckpointError, HeadraceError, SessionError
 from headrace.storage.posix import PosixStore
 from headrace.storage.store import Store
 
-StorageOptions = Mapping[str, str]
+StorageOptions = Mapping[str, str | Mapping[str, str]]
 
 OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "memory")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _NO_OPTIONS: StorageOptions = MappingProxyType({})
-_default_options: StorageOptions = _NO_OPTIONS
+_options_in_use: ContextVar[StorageOptions] = ContextVar("storage_options", default=_NO_OPTIONS)
 
 
 def is_url(location: str) -> bool:
@@ -53,15 +57,35 @@ def parse_location(location: str | Path, error: type[HeadraceError] = Checkpoint
     )
 
 
-def set_storage_options(options: StorageOptions) -> None:
-    """Set the options of all object stores that this process opens without options of their own: those of its session."""
-    global _default_options  # noqa: PLW0603  one session for each worker process
-    _default_options = MappingProxyType(dict(options))
+@contextmanager
+def use_storage_options(options: StorageOptions) -> Iterator[None]:
+    """Set the options of the object stores that are opened in the block without options of their own: those of a session."""
+    token = _options_in_use.set(options)
+    try:
+        yield
+    finally:
+        _options_in_use.reset(token)
+
+
+def select_options(options: StorageOptions, location: str) -> dict[str, str]:
+    """Return the options for a URL: the common ones, and those of the URLs above it, the longest last."""
+    selected = {name: value for name, value in options.items() if isinstance(value, str)}
+    for prefix in sorted(options, key=len):
+        further = options[prefix]
+        if not isinstance(further, str) and f"{location}/".startswith(f"{prefix.rstrip('/')}/"):
+            selected |= further
+    return selected
+
+
+def get_storage_options(url: str) -> dict[str, str]:
+    """Return the options of `use_storage_options` for a URL."""
+    return select_options(_options_in_use.get(), url)
 
 
 def open_store(location: str, identity: str = "", options: StorageOptions | None = None) -> Store:
     """Return the store of a parsed location; `identity` is that of the checkpoint that it holds.
 
+    Without `options` it has those of `use_storage_options`.
     Raises HeadraceError if the library for object stores is missing, or an option is invalid.
     """
     if not is_url(location):
@@ -73,4 +97,5 @@ def open_store(location: str, identity: str = "", options: StorageOptions | None
             f"'{location}' needs a library that is not installed", detail=str(error), hint="pip install 'headrace[s3]'"
         ) from error
 
-    return ObjectStore(location, _default_options if options is None else options, identity)
+    chosen = get_storage_options(location) if options is None else select_options(options, location)
+    return ObjectStore(location, chosen, identity)

@@ -105,6 +105,16 @@ class PosixStore:
         """See `Store`."""
         return str(self._folder)
 
+    @property
+    def is_remote(self) -> bool:
+        """See `Store`."""
+        return False
+
+    @property
+    def bundles_files(self) -> bool:
+        """See `Store`."""
+        return False
+
     def scope(self, folder: str) -> PosixStore:
         """See `Store`."""
         return PosixStore(self._folder / folder, self._identity, f"{self._prefix}{folder}/")
@@ -162,6 +172,10 @@ class PosixStore:
     def get(self, key: str) -> bytes:
         """See `Store`."""
         return self.path_of(key).read_bytes()
+
+    def get_appended(self, key: str) -> bytes:
+        """See `Store`."""
+        return self.get(key)
 
     def open_local(self, key: str) -> pa.Buffer:
         """See `Store`."""

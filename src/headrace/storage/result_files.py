@@ -111,6 +111,11 @@ class StoredRows:
         selected = self._select(query, batch - 1, batch)
         return int((self.ends[selected] - self.firsts[selected]).sum())
 
+    @property
+    def bytes(self) -> int:
+        """The approximate size of the rows and their index."""
+        return sum(int(table.nbytes) for table in self.tables) + 5 * int(self.queries.nbytes)
+
     def list_queries(self) -> list[int]:
         """Return the queries that have rows."""
         found: list[int] = np.unique(self.queries).tolist()

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import CheckpointError, StorageError
 from headrace.model.record import record
 from headrace.storage import container
+from headrace.storage.documents import damaged_error
 from headrace.storage.result_files import StoredRows, merge_result_rows
 from headrace.storage.store import Store, make_attempt_key
 
@@ -158,9 +160,18 @@ def write_result_file(store: Store, name: str, rows: StoredRows, *, folder: str 
     return ResultFile(key, int(rows.batches.min()), int(rows.batches.max()), size, level)
 
 
+def read_rows(store: Store, key: str, kind: str) -> StoredRows:
+    """Return the rows of a file: "results" for readers, or "deliveries" for callbacks; the state file of a task may have both."""
+    content: Any = container.read(store, key)
+    rows = content if isinstance(content, StoredRows) else getattr(content, kind, None)
+    if not isinstance(rows, StoredRows):
+        raise damaged_error(store, key, ValueError(f"it has no {kind}"))
+    return rows
+
+
 def pack_files(store: Store, parts: tuple[ResultFile, ...], first_kept: int) -> PackedFile:
     """Write the rows of several files to one."""
-    rows = merge_result_rows([container.read(store, part.key) for part in parts], first_kept)
+    rows = merge_result_rows([read_rows(store, part.key, "results") for part in parts], first_kept)
     if not len(rows.batches):
         raise CheckpointError("all rows are past their retention")
     name = f"{parts[0].first_batch:010d}-{parts[-1].last_batch:010d}-{_PACKED}"
@@ -273,7 +284,7 @@ class ResultReader:
         if rows is None:
             named = {file.key for file in self._get_log().files}
             self._open_files = {other: value for other, value in self._open_files.items() if other in named}
-            rows = container.read(self._store, key)
+            rows = read_rows(self._store, key, "results")
         self._open_files[key] = rows
         if len(self._open_files) > _MAX_OPEN_FILES:
             del self._open_files[next(iter(self._open_files))]

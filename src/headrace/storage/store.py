@@ -24,6 +24,14 @@ class Store(Protocol):
     def location(self) -> str:
         """The folder or the URL of the store, with which `locations.open_store` opens it in any process."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether each operation is a request to another machine, which is worth saving, and worth not waiting for."""
+
+    @property
+    def bundles_files(self) -> bool:
+        """Whether small files that live about as long are better one file: each is a request, which costs time and money."""
+
     def scope(self, folder: str) -> Self:
         """Return the store of a folder in this one."""
 
@@ -57,6 +65,9 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return an object; raise FileNotFoundError if there is none."""
+
+    def get_appended(self, key: str) -> bytes:
+        """Return an object with everything that was appended to it; only its writer may call this."""
 
     def open_local(self, key: str) -> pa.Buffer:
         """Return an object as a memory map; raise FileNotFoundError if there is none."""

@@ -194,7 +194,7 @@ def test_rows_of_other_sinks_are_not_read(session: hr.Session, source: hr.Memory
     query = session.add("SELECT n FROM s", name="files", sink=f"parquet:{tmp_path / 'out'}")
     append(source, 1)
     session.advance()
-    assert "the rows go to ParquetSink(path=" in query._repr_html_()
+    assert "the rows go to parquet:" in query._repr_html_()
     assert Tables(query._repr_html_()).rows == []
 
 

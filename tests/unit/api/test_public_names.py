@@ -18,6 +18,13 @@ while (text := completer.complete("headrace.", len(found))) is not None:
 print(listed == dir(headrace), loaded, sorted(found))
 """
 
+LOAD = """
+import sys
+import headrace.cli, headrace.cli.session_file, headrace.client, headrace.connectors
+headrace.cli.build_application()
+print(sorted({"confluent_kafka", "numba", "pyspark"} & set(sys.modules)), headrace.KafkaSource is headrace.connectors.KafkaSource)
+"""
+
 
 def test_dir_lists_public_names_and_module_attributes_only():
     listed = dir(hr)
@@ -37,3 +44,8 @@ def test_completion_in_a_new_interpreter_offers_names_that_are_not_loaded_yet():
     run = subprocess.run([sys.executable, "-c", COMPLETE], capture_output=True, text=True, check=True)
     public = sorted(name for name in hr.__all__ if not name.startswith("_"))
     assert run.stdout.strip() == f"True [] {public}"
+
+
+def test_a_client_and_the_command_line_load_neither_kernels_nor_clients_of_brokers():
+    run = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[] True"

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.backends.spark import pipeline
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock
+from headrace.model.partition_map import PartitionMap
 
 
 def make_block(rows: int) -> ShuffleBlock:
@@ -17,7 +18,7 @@ def make_block(rows: int) -> ShuffleBlock:
 
 
 def make_job(folder, exchange: str) -> BatchJob:
-    return BatchJob(7, 2, 2, str(folder), {}, (), checkpoint_id="id", exchange=exchange)
+    return BatchJob(7, PartitionMap(2), PartitionMap(2), str(folder), {}, (), checkpoint_id="id", exchange=exchange)
 
 
 @pytest.mark.parametrize("exchange", ["files", "shuffle"])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.backends.spark import cluster, worker_probe
+from headrace.backends.spark import backend, cluster, worker_probe
 from headrace.backends.spark.cluster import WorkerReport
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import SessionError
+from headrace.model.partition_map import PartitionMap
 from headrace.storage.posix import PosixStore
 
 NONCE = b"nonce"
@@ -47,9 +52,9 @@ class StubContext:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def wait(self) -> tuple[float, int]:
+    def wait(self, *, complete: bool = True) -> tuple[float, int]:
         """Wait as a session does; return the seconds that it took and the executors that there are then."""
-        cluster.wait_for_executors(self)
+        cluster.wait_for_executors(self, complete=complete)
         return round(self.now - 1000.0), self.count()
 
 
@@ -68,6 +73,10 @@ class StubContext:
 )
 def test_a_session_waits_for_executors(monkeypatch, registered, settings, seconds, executors):
     assert StubContext(monkeypatch, registered, **settings).wait() == (seconds, executors)
+
+
+def test_a_known_number_of_partitions_waits_for_the_first_executor_only(monkeypatch):
+    assert StubContext(monkeypatch, [3.0, 4.0]).wait(complete=False) == (3, 1)
 
 
 def test_a_spark_that_has_run_for_a_while_has_its_executors(monkeypatch):
@@ -127,7 +136,7 @@ def test_several_workers_make_one_error(tmp_path):
         SessionError, match=r"^2 workers cannot run micro-batches\ndetail: worker on node1.*; worker on node2"
     ) as caught:
         cluster._raise_problems(find_problems(tmp_path, *reports))
-    assert caught.value.hint.count("use a folder that all machines share, or the URL of an object store") == 1
+    assert caught.value.hint.count("in a folder that all machines share, or by the URL of an object store") == 1
 
 
 def test_another_minor_version_of_a_library_is_a_warning(tmp_path, caplog):
@@ -140,7 +149,7 @@ def test_another_minor_version_of_a_library_is_a_warning(tmp_path, caplog):
 def test_the_probe_reads_the_nonce_and_answers(tmp_path):
     store = PosixStore(tmp_path, "id")
     store.put("shuffle/n", [NONCE])
-    job = pickle.dumps(BatchJob(-1, 1, 1, str(tmp_path), {}, (), checkpoint_id="id"))
+    job = pickle.dumps(BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path), {}, (), checkpoint_id="id"))
     request = {
         "job": job,
         "key": "shuffle/n",
@@ -171,3 +180,53 @@ def test_the_probe_reads_the_nonce_and_answers(tmp_path):
 def test_a_probe_that_cannot_run_is_explained(message, expected):
     with pytest.raises(SessionError, match=expected):
         raise cluster.explain_failure(message)
+
+
+def test_executors_that_join_later_are_probed_before_the_next_batch(monkeypatch, tmp_path):
+    """An executor joins, another one is replaced, one leaves; a probe that finds a problem is repeated."""
+    probes, present = [], frozenset({"a:1"})
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
+    used = backend.SparkBackend(spark, owns_spark=False)
+    monkeypatch.setattr(backend, "wait_for_executors", lambda context, *, complete: None)
+    monkeypatch.setattr(backend, "list_executors", lambda context: present)
+    monkeypatch.setattr(backend, "probe_workers", lambda context, job: probes.append(job))
+
+    def run_batch() -> int:
+        """Begin a batch; return how many probes there were until then."""
+        with pytest.raises(AttributeError, match="setJobGroup"):
+            used.run(job, [()])
+        return len(probes)
+
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path), {}, ())
+    used.probe(job)
+    assert run_batch() == 1
+    present = frozenset({"a:1", "b:2"})
+    assert (run_batch(), run_batch()) == (2, 2)
+    present = frozenset({"a:1", "b:3"})
+    assert run_batch() == 3
+    present = frozenset({"a:1"})
+    assert run_batch() == 3
+    present = frozenset({"a:1", "c:4"})
+    monkeypatch.setattr(backend, "probe_workers", lambda context, job: cluster._raise_problems([("no headrace", "ship it")]))
+    for _ in range(2):
+        with pytest.raises(SessionError, match="no headrace"):
+            used.run(job, [()])
+
+
+PROGRAM_WITHOUT_GRPC = """
+import sys
+sys.modules["grpc"] = None
+import headrace as hr
+try:
+    hr.Session()
+except hr.HeadraceError as error:
+    print(error)
+"""
+
+
+def test_spark_connect_without_its_packages_is_an_error_and_no_silent_exit():
+    environment = {**os.environ, "SPARK_REMOTE": "sc://127.0.0.1:1"}
+    program = [sys.executable, "-c", PROGRAM_WITHOUT_GRPC]
+    completed = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.stdout.startswith("Spark Connect needs packages that are not installed\n"), completed.stderr
+    assert completed.stdout.endswith("hint: pip install 'headrace[connect]'\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.measure.latency import DataThroughput, DeploymentRequest, build_series
 from headrace.bench.measure.resources import ResourceSample
 from headrace.bench.measure.statistics import Histogram
@@ -132,6 +133,12 @@ def runs() -> list[BenchRun]:
         run(load_scenario("join"), "flink"),
         run(load_scenario("join"), "headrace", failed="joins are not supported yet"),
     ]
+    by_nodes = load_scenario("by-nodes-join")
+    for nodes, factor in ((1, 1.0), (2, 1.8), (4, 2.8)):
+        scenario = by_nodes.with_overrides(cluster=BenchCluster(nodes))
+        all_runs.append(run(scenario, "headrace", factor=factor))
+        all_runs.append(run(scenario, "flink", factor=factor, failed="4 nodes do not fit" if nodes == 4 else ""))
+    all_runs.append(run(by_nodes, "spark"))
     return all_runs
 
 

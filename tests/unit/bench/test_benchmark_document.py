@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.queries.sets import QUERY_GENERATORS
 from headrace.bench.scenarios.ad_hoc import SCHEDULE_KINDS
@@ -27,8 +28,9 @@ def test_every_scenario_is_documented():
 def test_the_example_is_a_valid_scenario_with_every_key():
     scenario = parse_scenario("example", EXAMPLE, "example.toml")
     assert (scenario.peak_query_count, scenario.search) == (4, RateSearchSettings())
-    for field in [*fields(StreamSpec), *fields(RateSearchSettings)]:
-        assert field.name == "name" or re.search(rf"^{field.name} = ", EXAMPLE, re.MULTILINE), field.name
+    assert scenario.cluster == BenchCluster(1)
+    for field in [*fields(StreamSpec), *fields(RateSearchSettings), *fields(BenchCluster)]:
+        assert field.name in {"name", "master"} or re.search(rf"^{field.name} = ", EXAMPLE, re.MULTILINE), field.name
 
 
 @pytest.mark.parametrize("name", [*QUERY_GENERATORS, *SCHEDULE_KINDS])

@@ -215,7 +215,7 @@ def test_take_raises_after_a_collector_failure():
     def clock() -> float:
         raise OverflowError("no time")
 
-    with ResultCollector(clock) as collector:
+    with ResultCollector(clock=clock) as collector:
         send_blocks(collector, b"a\t1\t1\n")
     with pytest.raises(HeadraceError, match="no time"):
         collector.take()

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 import synthetic
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.measure.statistics import ConfidenceInterval
 from headrace.bench.report import page as pages
 from headrace.bench.report.figures import compute_read_rate, draw_rates, draw_search
@@ -38,7 +39,7 @@ from headrace.errors import HeadraceError
 
 RUNS = synthetic.runs()
 GROUPS = group_runs(RUNS)
-AGGREGATION, SC1, PROFIT, JOIN = GROUPS
+AGGREGATION, SC1, PROFIT, JOIN, BY_NODES = GROUPS
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def find_cell(group: ScenarioGroup, sut: str, value: int = 1) -> ResultCell:
 
 
 def test_repeats_are_grouped_into_one_cell():
-    assert [group.name for group in GROUPS] == ["aggregation", "sc1", "profit", "join"]
+    assert [group.name for group in GROUPS] == ["aggregation", "sc1", "profit", "join", "by-nodes-join"]
     assert len(AGGREGATION.cells) == 13
     headrace_cell = find_cell(AGGREGATION, "headrace")
     rates = [run.figures.sustainable_rate for run in headrace_cell.runs]
@@ -74,9 +75,48 @@ def test_repeats_are_grouped_into_one_cell():
 
 
 def test_a_group_varies_queries_or_keys():
-    assert (AGGREGATION.has_key_ranges, AGGREGATION.parameter_values) == (False, [1, 8, 64])
-    assert (PROFIT.has_key_ranges, PROFIT.parameter_values) == (True, [10, 1000, 1_000_000])
+    assert (AGGREGATION.parameter.units, AGGREGATION.parameter_values) == ("queries", [1, 8, 64])
+    assert (PROFIT.parameter.units, PROFIT.parameter_values) == ("keys", [10, 1000, 1_000_000])
     assert PROFIT.describe_cell(find_cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
+
+
+def test_runs_by_nodes_are_compared_by_the_rate_of_a_node():
+    """Rates 7.1 M, 7.1 M · 2 · 0.9 and 7.1 M · 4 · 0.7, each within 3 %; flink failed on four nodes."""
+    assert (BY_NODES.parameter.units, BY_NODES.parameter_values) == ("nodes", [1, 2, 4])
+    assert BY_NODES.describe_cell(find_cell(BY_NODES, "flink", 2)) == "1 query on 2 nodes"
+    figures = draw_figures(BY_NODES)
+    assert figures["rate"].title == "Sustainable rate by number of nodes"
+    efficiency = figures["efficiency"]
+    lines = {trace["name"]: trace for trace in efficiency.panels[0].spec["data"]}
+    assert lines["headrace"]["x"] == [1, 2, 4]
+    assert lines["headrace"]["y"] == pytest.approx([1.0, 0.9, 0.7], rel=0.07)
+    assert lines["flink"]["x"] == [1, 2]
+    assert "spark" not in lines  # a single number of nodes
+    shares = [row[3] for row in efficiency.rows if row[0] == "headrace"]
+    assert [row[:2] for row in efficiency.rows] == [
+        ("headrace", "1"),
+        ("headrace", "2"),
+        ("headrace", "4"),
+        ("flink", "1"),
+        ("flink", "2"),
+    ]
+    lines_of_text = write_headlines(BY_NODES)
+    assert re.search(r"to 1 query on 4 nodes, headrace has \d\.\d\d × the rate: ", lines_of_text[-1])
+    assert lines_of_text[-1].endswith(f"{shares[-1]} of the rate of a node is kept.")
+    assert "efficiency" not in draw_figures(AGGREGATION)
+
+
+def test_nodes_of_another_size_are_another_section():
+    """Their runs are no repeats."""
+    scenario = load_scenario("by-nodes-join")
+    clusters = [BenchCluster(2, 0.5), BenchCluster(2, 0.25), BenchCluster(master="spark://127.0.0.1:7077"), BenchCluster(1, 0.5)]
+    groups = group_runs([synthetic.run(scenario.with_overrides(cluster=cluster), "headrace") for cluster in clusters])
+    places = ["nodes of 0.5 cores", "nodes of 0.25 cores", "on spark://127.0.0.1:7077"]
+    assert [group.place for group in groups] == places
+    assert [len(group.cells) for group in groups] == [2, 1, 1]
+    text = render_page([run for group in groups for cell in group.cells for run in cell.runs])
+    assert len(set(re.findall(r'<section id="(by-nodes-[^"]+)"', text))) == 3
+    assert all(place in text for place in places)
 
 
 def test_systems_have_a_fixed_order_and_distinct_colours():

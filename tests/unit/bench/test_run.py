@@ -14,6 +14,7 @@ from test_trial import World
 
 from headrace.bench import run as run_module
 from headrace.bench import trial
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.run import BenchRig, RunWatcher, ScenarioRunner
 from headrace.bench.scenarios.scenario import parse_scenario
 from headrace.bench.trial import TrialRunner
@@ -39,6 +40,10 @@ generator = "fields"
 """
 
 
+places: list[dict[str, object]] = []
+"""The cluster and the address that each system of `simulate_systems` was started with."""
+
+
 def make_silent_watcher() -> RunWatcher:
     return RunWatcher(lambda _phase, _rate: None, lambda _status, _second, _total, _latencies: None, lambda _verdict: None)
 
@@ -57,10 +62,12 @@ def simulate_systems(
 ) -> list[int]:
     """Replace systems by simulated systems; return the list that records their starts."""
     starts: list[int] = []
+    places.clear()
 
     @contextlib.contextmanager
-    def rig(sut, streams, queries, options) -> Iterator[BenchRig]:
+    def rig(sut, streams, queries, options, **place) -> Iterator[BenchRig]:
         starts.append(len(queries))
+        places.append(place)
         world = World(capacity * (slower_in_run if is_final_run(starts) else 1.0))
         if dies_in_run and is_final_run(starts):
             world.dies_at = world.now + 20
@@ -126,7 +133,7 @@ def test_an_over_saturation_run_keeps_its_figures(monkeypatch):
 
 def test_a_failed_start_is_the_reason_of_the_failure(monkeypatch):
     @contextlib.contextmanager
-    def rig(*_: object) -> Iterator[BenchRig]:
+    def rig(*_: object, **__: object) -> Iterator[BenchRig]:
         raise HeadraceError("flink cannot run", detail="no Java was found")
         yield
 
@@ -137,6 +144,22 @@ def test_a_failed_start_is_the_reason_of_the_failure(monkeypatch):
 def test_a_system_not_listed_in_the_scenario_is_not_started():
     text = SCENARIO.replace('about = "A few rows."', 'about = "A few rows."\nsystems = ["headrace"]')
     assert make_runner("duckdb", 100.0, text).run().failure == "scenario 'small' does not list system 'duckdb'"
+
+
+def test_every_system_of_a_run_gets_the_cluster_and_the_address(monkeypatch):
+    simulate_systems(monkeypatch, 1000.0)
+    runner = make_runner("spark", text=SCENARIO + "[cluster]\nnodes = 3\n")
+    runner.host = "127.0.0.5"
+    document = json.loads(json.dumps(runner.run().to_json()))
+    assert document["scenario"]["cluster"] == {"nodes": 3, "cores": 0.5, "memory_mib": 2048, "master": ""}
+    assert places == [{"cluster": BenchCluster(3), "host": "127.0.0.5"}] * len(places)
+    assert len(places) >= 2
+
+
+@pytest.mark.parametrize("sut", ["limit", "duckdb"])
+def test_a_system_that_is_one_process_fails_on_a_cluster(sut):
+    text = SCENARIO + "[cluster]\nnodes = 2\n"
+    assert make_runner(sut, 100.0, text).run().failure == f"{sut} runs in one process and cannot use a cluster"
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
+import duckdb
 import pytest
 
 from headrace.bench.driver.rates import RateScript
+from headrace.bench.queries.query import BenchQuery
 from headrace.bench.scenarios.ad_hoc import (
     AddOnlySchedule,
     EventSchedule,
@@ -53,12 +56,27 @@ def test_a_scenario_round_trips_through_json(name):
     assert scenario.about.endswith(".")
 
 
+def list_all_queries(scenario: Scenario) -> list[BenchQuery]:
+    """Return the queries of the search, of the start of a run, and those that it adds."""
+    added = [query for step in scenario.build_steps() for query in step.add]
+    return list({query.name: query for query in (*scenario.peak_queries(), *scenario.initial_queries(), *added)}.values())
+
+
 @pytest.mark.parametrize("name", list_scenarios())
-def test_headrace_binds_the_queries_of_a_scenario(name):
+def test_headrace_binds_all_queries_of_a_scenario(name):
     scenario = load_scenario(name)
-    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.streams)
-    for query in scenario.initial_queries():
-        assert bind_query(query.sql["headrace"], catalog).schema.names
+    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.used_streams())
+    for query in list_all_queries(scenario):
+        assert "window_end" in bind_query(query.sql["headrace"], catalog).schema.names
+
+
+@pytest.mark.parametrize("name", [name for name in list_scenarios() if "duckdb" in load_scenario(name).systems])
+def test_duckdb_binds_all_queries_of_a_scenario(name):
+    scenario, connection = load_scenario(name), duckdb.connect()
+    for stream in scenario.used_streams():
+        connection.register(stream.name, stream.schema.to_arrow().empty_table())
+    for query in list_all_queries(scenario):
+        assert connection.execute(query.sql["duckdb"], [datetime(2026, 1, 1, tzinfo=UTC)]).description[0][0] == "window_end"
 
 
 @pytest.mark.parametrize("name", sorted(set(list_scenarios()) - JOINS))

@@ -38,6 +38,7 @@ class World:
     taken_until: float = 0.0
     pending_events: list[SutEvent] = field(default_factory=list)
     dies_at: float = float("inf")
+    limited_at: float | None = None
     system: str = "simulated"
 
     def sleep(self, seconds: float) -> None:
@@ -90,6 +91,9 @@ class World:
 
     def add(self, query) -> None:
         self.pending_events.append(SutEvent("live", query.name, int(self.now * 1e6) + 500_000))
+
+    def limit_nodes(self) -> None:
+        self.limited_at = self.now
 
     def remove(self, name: str) -> None:
         self.pending_events.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
@@ -190,6 +194,14 @@ def test_a_lead_in_waits_until_the_system_keeps_up():
     TrialRunner(world, world, world, {}, world.clock, sleep).run_lead_in(1000.0)
     assert 1_000_012 <= world.now < 1_000_030
     assert world.rate == 0.0
+
+
+def test_nodes_are_limited_after_the_lead_in_when_the_queue_is_empty():
+    world = World(1_000.0)
+    make_trial_runner(world).run_lead_in(5_000.0)
+    assert world.limited_at is None
+    make_trial_runner(world).run_lead_in(5_000.0, limit_nodes=True)
+    assert (world.limited_at, world.produced, world.rate) == (world.now, world.read, 0.0)
 
 
 def test_a_lead_in_ramps_up_to_the_trial_rate_and_drains():

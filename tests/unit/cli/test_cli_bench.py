@@ -14,8 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import synthetic
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.client import DriverStatus
 from headrace.bench.measure.sustainable import TrialVerdict
+from headrace.bench.result import BenchRun, read_runs
+from headrace.bench.run import ScenarioRunner
 from headrace.bench.scenarios.scenario import Scenario, list_scenarios
 from headrace.cli.bench import BenchView
 
@@ -46,6 +49,41 @@ def test_a_report_without_results_is_refused(headrace, tmp_path):
     assert result.code == 1
     assert f"result '{tmp_path / 'result.json'}' cannot be read" in result.err
     assert "hint: name a directory" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "clusters"),
+    [
+        ((), [None]),
+        (("--nodes", "1,4"), [BenchCluster(1), BenchCluster(4)]),
+        (("--nodes", "2", "--node-cores", "1"), [BenchCluster(2, 1.0)]),
+        (("--master", "spark://127.0.0.1:7077"), [BenchCluster(master="spark://127.0.0.1:7077")]),
+    ],
+)
+def test_a_run_on_nodes_or_on_a_cluster_of_the_user(headrace, tmp_path, monkeypatch, words, clusters):
+    """The runs fail, because nothing is started; their scenarios have the cluster."""
+    asked: list[tuple[BenchCluster | None, str]] = []
+
+    def fail_to_start(self: ScenarioRunner, repeat: int) -> BenchRun:
+        asked.append((self.scenario.cluster, self.host))
+        return synthetic.run(self.scenario, self.sut, repeat, failed="not started")
+
+    monkeypatch.setattr(ScenarioRunner, "run", fail_to_start)
+    result = headrace("bench", "run", "aggregation", *words, "--host", "127.0.0.9", "--out", tmp_path, "--json")
+    assert result.code == 1
+    assert asked == [(cluster, "127.0.0.9") for cluster in clusters]
+    documents = [run["scenario"]["cluster"] for run in result.document["runs"]]
+    assert documents == [None if cluster is None else cluster.to_json() for cluster in clusters]
+
+
+def test_the_nodes_of_a_scenario_can_be_changed_one_by_one(headrace, tmp_path, monkeypatch):
+    monkeypatch.setattr(ScenarioRunner, "run", lambda self, repeat: synthetic.run(self.scenario, self.sut, repeat))
+    out = headrace("bench", "run", "by-nodes-join", "--nodes", "4", "--out", tmp_path).out
+    assert "nodes" in out
+    assert read_runs(tmp_path)[0].scenario["cluster"] == {"nodes": 4, "cores": 0.5, "memory_mib": 2048, "master": ""}
+    result = headrace("bench", "run", "by-nodes-join", "--nodes", "4", "--master", "spark://127.0.0.1:7077")
+    assert (result.code, "--master excludes --nodes" in result.err) == (1, True)
+    assert "write --nodes 1,4" in headrace("bench", "run", "join", "--nodes", "two").err
 
 
 def make_status(second: float, produced: int, read: int) -> DriverStatus:

@@ -14,6 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.errors import OwnershipLostError
+from headrace.session import Session
+
 pytestmark = pytest.mark.usefixtures("preloaded")
 
 LOCAL = ("--backend", "local")
@@ -101,6 +104,18 @@ sql = "SELECT window_start, SUM(v * 9223372036854775807) AS s FROM TUMBLE(t, '1 
         assert summaries["bad"]["status"] == "failed"
         assert summaries["bad"]["error"]
         assert (summaries["good"]["status"], summaries["good"]["rows"]) == ("live", 1)
+
+
+def test_results_that_wait_for_a_destination_are_reported(headrace, session_file, tmp_path):
+    queries = '[queries.q]\nsql = "SELECT k, v FROM t WHERE k = 3"\nsinks = ["memory", {kind = "webhook", url = "http://127.0.0.1:1/"}]\n'
+    path = session_file(queries=queries)
+    result = headrace("run", path, "--once", "--json", "--checkpoint", tmp_path / "state", *LOCAL)
+    assert (result.code, result.document["queries"]["q"]["status"]) == (1, "live")
+    (sink,) = result.document["degraded_sinks"]
+    assert (sink["description"], sink["waiting_batches"]) == ("webhook:127.0.0.1:1", 1)
+    text = headrace("run", path, "--once", "--checkpoint", tmp_path / "state", *LOCAL)
+    assert text.code == 1
+    assert "of query 'q' is degraded, 1 micro-batches wait: ConnectError" in text.out
 
 
 def test_a_failed_source_is_reported(headrace, session_file, tmp_path):
@@ -328,3 +343,22 @@ def test_a_killed_run_resumes_without_loss_or_duplicates(headrace, tmp_path):
         assert sorted(map(str, read_rows(cut / name))) == sorted(map(str, read_rows(whole / name)))
         assert len(read_rows(whole / name)) == query["rows"] > 0
     assert result.document["batches"] == expected["batches"]
+
+
+def test_a_standby_waits_again_after_it_has_lost_its_checkpoint(headrace, session_file, monkeypatch):
+    """Another process takes the checkpoint over in the first batch; without --standby that is the end."""
+    runs, advance = [], Session.advance
+
+    def lose_first(session, **options):
+        runs.append(session)
+        if len(runs) == 1:
+            raise OwnershipLostError("this session no longer owns the checkpoint", detail="process 7 on host 'other'")
+        return advance(session, **options)
+
+    monkeypatch.setattr(Session, "advance", lose_first)
+    result = headrace("run", session_file(), "--once", "--backend", "local")
+    assert (result.code, "process 7 on host 'other'" in result.err) == (1, True)
+    runs.clear()
+    result = headrace("run", session_file(), "--once", "--backend", "local", "--standby")
+    assert (result.code, "process 7 on host 'other'" in result.err) == (0, True)
+    assert len({id(session) for session in runs}) == 2

@@ -19,7 +19,7 @@ QUERY = '[queries.q]\nsql = "SELECT 1"\n'
 
 def load_sinks(path: Path) -> list[Sink]:
     file = SessionFile.load(path)
-    return [file.make_sink(query, None) for query in file.queries]
+    return [file.make_sinks(query, None)[0] for query in file.queries]
 
 
 def load_refused(tmp_path: Path, text: str) -> str:
@@ -51,7 +51,7 @@ def load_refused(tmp_path: Path, text: str) -> str:
         ("[streams]\nt = 3\n" + QUERY, "'streams.t' in .* is not a table"),
         ('[streams.t]\npath = "x"\n' + QUERY, "key 'streams.t.time' is missing"),
         ('[streams.t]\ntime = "x"\n' + QUERY, "key 'streams.t.path' is missing"),
-        (STREAM + 'source = "kafka"\n' + QUERY, "is 'kafka', which is not a source\ndetail: sources: files, rate"),
+        (STREAM + 'source = "kavka"\n' + QUERY, "is 'kavka', which is not a source\ndetail: sources: files, rate"),
         (STREAM + "rows_per_second = 3\n" + QUERY, "unknown key 'streams.t.rows_per_second'"),
         (STREAM + 'watermark = "3 apples"\n' + QUERY, "'streams.t.watermark' .*invalid duration '3 apples'"),
         (STREAM + 'max_ahead = "soon"\n' + QUERY, "'streams.t.max_ahead' .*invalid duration 'soon'"),
@@ -68,7 +68,7 @@ def load_refused(tmp_path: Path, text: str) -> str:
         (STREAM + QUERY + 'sink = "kafka:x"\n', "is 'kafka:x', which is not a sink\ndetail: sinks: memory, console"),
         (STREAM + QUERY + 'sink = "parquet"\n', "which is not a sink"),
         (STREAM + QUERY + 'sink = "memory:x"\n', "which is not a sink"),
-        (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink, budget"),
+        (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink, sinks, budget"),
     ],
 )
 def test_invalid_session_files_are_refused(tmp_path, text, message):
@@ -82,15 +82,15 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     file = SessionFile.load(path)
     assert file.checkpoint == str(tmp_path / "state")
     assert file.streams[0].options["path"] == str(tmp_path / "data")
-    assert file.make_sink(file.queries[0], None).path == str(tmp_path / "out" / "q")
-    assert file.make_sink(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"
+    assert file.make_sinks(file.queries[0], None)[0].path == str(tmp_path / "out" / "q")
+    assert file.make_sinks(file.queries[0], Path("/elsewhere"))[0].path == "/elsewhere/out/q"
 
 
 def test_out_makes_json_lines_sinks_in_its_folder(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')
     file = SessionFile.load(path)
-    sinks = [file.make_sink(query, tmp_path) for query in file.queries]
+    sinks = [file.make_sinks(query, tmp_path)[0] for query in file.queries]
     assert [sink.kind for sink in sinks] == ["jsonl", "jsonl"]
     assert all(Path(sink.path).parent == tmp_path for sink in sinks)
 
@@ -102,5 +102,5 @@ def test_the_example_in_the_docstring_is_valid(tmp_path):
     lines = [line for line in path.read_text().splitlines() if not line.startswith(("format =", "rows = "))]
     path.write_text("\n".join(lines))
     file = SessionFile.load(path)
-    assert [stream.kind for stream in file.streams] == ["files", "rate"]
-    assert file.queries[0].sink == "parquet:out/revenue"
+    assert [stream.kind for stream in file.streams] == ["files", "rate", "kafka"]
+    assert file.queries[0].sinks == ("parquet:out/revenue",)

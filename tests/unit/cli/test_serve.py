@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.errors import HeadraceError
 from support.certificates import make_certificate
-from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, wait_until
+from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, start_service, wait_until
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -54,6 +54,32 @@ def test_a_killed_service_resumes_without_loss_or_duplicates(tmp_path: Path):
         windows[0] + timedelta(milliseconds=200 * number) for number in range(len(windows))
     ]  # each window exactly once
     assert [row[1] for row in seen] == [row["n"] for row in results][: len(seen)]
+
+
+def test_a_standby_answers_503_until_the_service_is_killed_and_then_serves(tmp_path: Path):
+    options = ("--checkpoint", str(tmp_path / "state"), "--interval", "0.05")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    url = f"http://127.0.0.1:{port}"
+    with (
+        run_service("--demo", "--port", "0", *options) as (_, first),
+        start_service("--standby", "--port", port, *options) as standby,
+    ):
+        wait_until(lambda: find_status(url) == "standby")
+        assert httpx.get(f"{url}/v1/queries", timeout=10).json()["error"] == "this service waits as a standby"
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        wait_until(lambda: find_status(url) == "ok")
+        assert {"purchases", "ads"} <= {stream["name"] for stream in httpx.get(f"{url}/v1/streams", timeout=10).json()}
+        standby.send_signal(signal.SIGTERM)
+        assert standby.wait(TIMEOUT_SECONDS) == 0
+
+
+def find_status(url: str) -> str:
+    try:
+        return httpx.get(f"{url}/v1/health", timeout=5).json()["status"]
+    except httpx.TransportError:
+        return ""
 
 
 def test_a_session_file_adds_its_queries_only_on_the_first_start(tmp_path: Path):

@@ -51,6 +51,11 @@ def parse_text(text: str):
         ("remove a, `b c` ,d", RemoveStatement(("a", "b c", "d"))),
         ("DROP STREAM s", DropStatement("s")),
         ("drop stream `a b` cascade", DropStatement("a b", cascade=True)),
+        ("DROP QUERY `a b`", RemoveStatement(("a b",))),
+        (
+            "CREATE OR REPLACE QUERY q WITH (sink = 'parquet', path = 'd') AS SELECT 1",
+            ReplaceStatement("q", SqlText("SELECT 1", 1, 66), adds_missing=True, sink={"kind": "parquet", "path": "d"}),
+        ),
         ("RESCALE 8", RescaleStatement(8)),
         ("rescale auto", RescaleStatement(None)),
         ("SHOW QUERIES", ShowStatement(ShowKind.queries)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from headrace.cli import sql
 from headrace.cli.shell.completion import Vocabulary, classify_tokens, suggest_words
 from headrace.cli.shell.executor import StatementRunner
 from headrace.cli.shell.outcomes import FollowedQuery, QueryChanged, UsageList
@@ -241,6 +243,17 @@ def test_statements_can_span_lines(target):
     assert [type(outcome) for outcome in prompt.outcomes] == [QueryChanged, UsageList]
     assert target.query("q").sql == "SELECT v\nFROM t"
     assert list(prompt.history.get_strings()) == ["ADD SELECT v\nFROM t AS q;", "help"]
+
+
+def test_the_command_greets_and_runs_the_prompt(target, monkeypatch, capsys):
+    with create_pipe_input() as typed:
+        typed.send_text(f"ADD SELECT v FROM t AS q;{ENTER}{END}")
+        monkeypatch.setattr(sql, "make_prompt_session", partial(make_prompt_session, input=typed, output=DummyOutput()))
+        monkeypatch.setattr(sql, "open_history", lambda _: InMemoryHistory())
+        sql._run_interactive(sql.OpenedTarget(target, "a test"), StatementRunner(target), as_json=False)
+    shown = capsys.readouterr().out
+    assert target.query("q").sql == "SELECT v FROM t"
+    assert all(text in shown for text in (": a test", "streams: t", "Statements end with ;", "HELP;"))
 
 
 def test_cancelled_input_is_not_run(target):

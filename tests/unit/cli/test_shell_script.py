@@ -140,6 +140,17 @@ def test_without_a_target_a_session_with_generated_streams_starts(headrace):
     assert "a session in this process (local) with generated streams" in result.err
 
 
+def test_a_checkpoint_keeps_the_queries_of_a_session_in_this_process(headrace, session_file, tmp_path):
+    """On a cluster the temporary folder would have to be shared; a checkpoint of one's own continues."""
+    place = ["--checkpoint", tmp_path / "checkpoint"]
+    file = session_file(queries="")
+    result = headrace("sql", file, *place, "-c", "ADD SELECT k FROM t AS kept; RESULTS kept", *LOCAL)
+    assert result.code == 0, result.err
+    result = headrace("sql", file, *place, "-c", "SHOW QUERIES", "--json", *LOCAL)
+    assert [document["name"] for document in parse_documents(result)] == ["kept"], result.err
+    assert headrace("sql", "http://127.0.0.1:1", *place, "-c", "HELP").code == 2
+
+
 def test_invalid_targets_are_refused(headrace, tmp_path):
     assert headrace("sql", "http://127.0.0.1:1", *LOCAL, "-c", "HELP").code == 2
     result = headrace("sql", "127.0.0.1:1", "-c", "HELP")

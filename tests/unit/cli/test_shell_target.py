@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session
+from headrace.cli.shell.executor import StatementRunner
+from headrace.cli.shell.parser import parse_statement, split_statements
 from headrace.cli.shell.remote import open_remote
 from headrace.cli.spark_options import SparkOptions
 from headrace.client import RemoteSession, ServiceUnreachableError
@@ -47,6 +49,21 @@ def take_rows(tables, count: int) -> list[tuple]:
     while len(taken_rows) < count:
         taken_rows += read_rows(next(tables))
     return taken_rows
+
+
+def test_a_query_is_created_with_a_sink_and_keeps_it_when_it_is_replaced(target):
+    runner = StatementRunner(target)
+
+    def run(text: str) -> list[str]:
+        return [outcome.verb for outcome in runner.run(parse_statement(split_statements(f"{text};")[0][0]))]
+
+    assert run("CREATE OR REPLACE QUERY q WITH (sink = 'noop') AS SELECT k FROM t") == ["added"]
+    assert run("CREATE OR REPLACE QUERY q AS SELECT k + 1 AS k FROM t") == ["replaced"]
+    query = target._session.query("q")
+    sinks = [sink["kind"] for sink in query.info["sinks"]] if hasattr(query, "info") else [sink.kind for sink in query.sinks]
+    assert sinks == ["memory", "noop"]
+    assert run("DROP QUERY q") == ["removed"]
+    assert run("CREATE OR REPLACE QUERY q AS SELECT k FROM t") == ["added"]
 
 
 def test_streams_are_listed(target, append):

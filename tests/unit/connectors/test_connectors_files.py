@@ -248,12 +248,12 @@ def test_a_file_that_is_discovered_while_pending_looks_is_pending(data_dir, stat
     source = FileSource(data_dir, schema="id INT")
     source.attach("s", PosixStore(state_dir))
     write_ids(data_dir / "a.parquet", [1])
-    list_paths = source._list_paths
+    list_paths = source._list_data_files
 
     def list_after_planning(**_: bool):
-        monkeypatch.setattr(source, "_list_paths", list_paths)
+        monkeypatch.setattr(source, "_list_data_files", list_paths)
         source.plan(None, 10)
         return list_paths()
 
-    monkeypatch.setattr(source, "_list_paths", list_after_planning)
+    monkeypatch.setattr(source, "_list_data_files", list_after_planning)
     assert source.pending(None)

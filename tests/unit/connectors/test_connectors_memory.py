@@ -233,3 +233,16 @@ def test_the_log_does_not_grow_with_pruned_files(tmp_path, monkeypatch):
 def test_plan_needs_attach():
     with pytest.raises(SourceError, match="not attached"):
         MemorySource("id INT").plan(None, 1)
+
+
+def test_read_files_are_deleted_together_where_each_deletion_is_a_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(PosixStore, "is_remote", True)
+    store = PosixStore(tmp_path)
+    source = MemorySource("id INT")
+    source.attach("s", store)
+    source.prune(None)
+    for number in range(20):
+        source.append([{"id": number}])
+    for read, kept in ((15, 20), (16, 4), (20, 4)):
+        source.prune({"files": read})
+        assert sum(key.endswith(".arrow") for key in store.list("")) == kept

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.cli.session_file import SessionFile
-from headrace.connectors import Range, TcpSource, read_range, tcp
+from headrace.connectors import Range, TcpSource, control_channel, read_range, tcp
 from headrace.connectors.source import RANGE_ROWS
-from headrace.connectors.tcp import ControlChannel, TcpConnection, borrow_connection, level_partitions, parse_address
+from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
 from headrace.runtime import source_health
 from headrace.storage.fault_points import install_fault_hook
@@ -377,7 +377,7 @@ def test_a_server_that_falls_silent_is_asked_again_after_a_delay_only(
         session.create_stream("m", memory, time="time")
         query = session.add("SELECT n FROM m")
         session.advance()
-        tcp_source._channel = ControlChannel(address)
+        tcp_source._channel = TcpSource(address, "s")._channel
         requests: list[str] = []
         exchange = TcpConnection._exchange
         monkeypatch.setattr(TcpConnection, "_exchange", lambda *args: requests.append(args[1]) or exchange(*args))
@@ -464,7 +464,7 @@ def test_a_server_that_falls_silent_delays_nobody(rig: InProcessDriver, tmp_path
         assert of_s.emitted == rig.request("totals")["produced"]
 
 
-@pytest.mark.parametrize("longest_wait", [0.05, 1.0])
+@pytest.mark.parametrize("longest_wait", [0.02, 0.5])
 def test_a_slow_server_is_read_nevertheless(
     rig: InProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest_wait: float
 ):
@@ -472,11 +472,11 @@ def test_a_slow_server_is_read_nevertheless(
     exchange = TcpConnection._exchange
 
     def exchange_slowly(*args: Any) -> Any:
-        time.sleep(0.1)
+        time.sleep(0.05)
         return exchange(*args)
 
-    monkeypatch.setattr(tcp, "_PROMPT_SECONDS", 0.05)
-    monkeypatch.setattr(tcp, "_SLOW_SECONDS", longest_wait)
+    monkeypatch.setattr(control_channel, "_PROMPT_SECONDS", 0.02)
+    monkeypatch.setattr(control_channel, "_SLOW_SECONDS", longest_wait)
     monkeypatch.setattr(source_health, "FIRST_DELAY_SECONDS", 0.01)
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")

@@ -14,6 +14,7 @@ from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StateRe
 from headrace.engine.joins.routing import BufferAddress, RoutedRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import SegmentExtent, ShuffleFilePromoter, compact_buffers, group_segments
+from headrace.model.partition_map import PartitionMap
 from headrace.storage import container
 from headrace.storage.posix import PosixStore
 
@@ -41,7 +42,7 @@ def test_a_shuffle_file_is_promoted_to_state_unchanged(tmp_path: Path, links: bo
     promoted = [promote(make_ref("shuffle/7-0-0.block", index=index)) for index in (0, 1)]
     store.delete("shuffle/7-0-0.block")
     assert [ref.file for ref in promoted] == ["state/7-0-0.block"] * 2
-    job = BatchJob(8, 1, 1, str(tmp_path), {}, ())
+    job = BatchJob(8, PartitionMap(1), PartitionMap(1), str(tmp_path), {}, ())
     assert [job.load_buffered_rows(ref).row_count for ref in promoted] == [3, 5]
     assert promote(promoted[1]) == promoted[1]
 

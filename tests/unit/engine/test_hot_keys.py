@@ -11,7 +11,7 @@ from headrace.engine import result_writer
 from headrace.engine.joins import index
 from headrace.storage.result_files import BatchResults
 
-ROWS = 600
+ROWS = 300
 SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN TUMBLE(b, '5 seconds') b ON a.k = b.k"
 
 
@@ -45,7 +45,7 @@ def run_to_end(session: hr.Session, monkeypatch) -> int:
 def test_results_of_a_hot_key_are_written_in_parts(session, monkeypatch, tmp_path) -> None:
     memory = session.add(SQL, name="kept")
     session.add(SQL, name="files", sink=f"parquet:{tmp_path}/out")
-    assert run_to_end(session, monkeypatch) < 400_000  # of about 6 MB in total
+    assert run_to_end(session, monkeypatch) < 400_000  # of about 1.5 MB in total
     written = pa.parquet.read_table(f"{tmp_path}/out")
     assert memory.results().num_rows == written.num_rows == ROWS * ROWS
     assert len(list((tmp_path / "out").glob("*.parquet"))) > 10

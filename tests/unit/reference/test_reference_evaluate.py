@@ -263,5 +263,12 @@ def test_cast(given, target, expected):
     assert is_same(value("cast", given, to=parse_type(target)), expected)
 
 
+@pytest.mark.parametrize("given", [NAN, INF, -INF])
+def test_a_number_that_is_no_time_is_an_error_and_null_by_try_cast(given: float):
+    with pytest.raises(EvaluationError, match="out of range"):
+        value("cast", given, to=TIMESTAMP)
+    assert value("try_cast", given, to=TIMESTAMP) is None
+
+
 def test_a_float_is_cast_to_its_shortest_text():
     assert value("cast", literal(0.10000000149011612, FLOAT), to=STRING) == "0.1"

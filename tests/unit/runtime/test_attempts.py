@@ -109,7 +109,7 @@ def test_every_attempt_has_files_of_its_own(blocks: str, tmp_path: Path, expecte
         results = run.read_results() if run.session._coordinator.state.drained else {}
     assert results == expected
     assert zombies > 2 * BATCHES
-    assert suffixes == {".part", ".stores", ".rows"} | ({".block"} if blocks == "files" else set())
+    assert suffixes == {".part", ".rows"} | ({".block"} if blocks == "files" else set())
 
 
 def test_files_of_other_attempts_are_deleted_when_the_checkpoint_is_opened(tmp_path: Path, expected: dict[str, list[object]]):
@@ -128,3 +128,14 @@ def test_files_of_other_attempts_are_deleted_when_the_checkpoint_is_opened(tmp_p
     again.session.drain()
     assert again.read_results() == expected
     again.session.close()
+
+
+def test_files_of_other_attempts_are_deleted_every_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Speculative tasks leave files although no batch fails: a session that runs for weeks must not keep them."""
+    monkeypatch.setattr("headrace.runtime.coordinator.SWEEP_INTERVAL", 3)
+    surplus = {}
+    for run in run_with_attempts(tmp_path, 1):
+        store, state = run.session._checkpoint.store, run.session._coordinator.state
+        existing = {key for folder in ("state", "results", "deliveries") for key in store.list(folder)}
+        surplus[state.batch] = len(existing - state.referenced_files())
+    assert all((count == 0) == (batch % 3 == 0) for batch, count in surplus.items()), surplus

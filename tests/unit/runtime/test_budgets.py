@@ -240,3 +240,23 @@ except MemoryError:
 """
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == [expected]
+
+
+TRACED_PROGRAM = """
+import sys, threading
+from headrace.engine.worker_limits import limit_seconds
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+with limit_seconds(60):
+    pass
+sys.settrace(lambda *event: None)
+(lambda: None)()
+sys.settrace(None)
+print("ended")
+"""
+
+
+def test_code_after_a_limited_block_can_be_traced():
+    # an interruption that is cancelled, not raised, makes CPython 3.11 repeat the first instruction of a traced function forever
+    traced = subprocess.run([sys.executable, "-c", TRACED_PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert traced.stdout == "ended\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,19 @@ def test_a_callback_that_blocks_fails_its_query_alone(open_harness, blocking: Bl
     blocking.released.set()
     harness.tick(4, n=4)
     assert (blocked.status, received) == ("failed", [1, 2, 3, 4])
+
+
+def test_a_micro_batch_ends_after_the_failure_of_a_callback_is_reported(harness: SessionHarness, monkeypatch):
+    def refuse(_: pa.Table) -> None:
+        raise RuntimeError("full")
+
+    query = harness.session.add("SELECT n FROM s", name="refused", sink=refuse)
+    results = harness.session._delivery
+    report = results._on_failure
+    monkeypatch.setattr(results, "_on_failure", lambda number, reason: (time.sleep(0.2), report(number, reason)))
+    harness.tick(1, n=1)
+    harness.tick(2, n=2)
+    assert query.status == "failed"
 
 
 def test_a_slow_callback_delays_neither_batches_nor_other_callbacks(harness: SessionHarness, blocking: BlockingCallback):

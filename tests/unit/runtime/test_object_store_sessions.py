@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -15,6 +18,7 @@ import headrace as hr
 from headrace.errors import CheckpointError, SourceError
 from headrace.storage import lease as lease_module
 from headrace.storage.checkpoint import delete_checkpoint
+from headrace.storage.locations import select_options
 from headrace.storage.object_store import ObjectStore
 from support.every_kind_session import BATCHES, BATCHES_BEFORE_STOP, EveryKindSession
 from support.s3_server import BUCKET, run_s3_server
@@ -165,7 +169,9 @@ def test_objects_are_rows_of_a_stream(url: str, suffix: str):
         assert not session.has_work()
 
 
-def test_an_object_that_is_replaced_before_it_is_read_is_read_as_it_is_now(url: str):
+def test_an_object_that_is_replaced_before_it_is_read_is_read_as_it_is_now(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     bucket = open_bucket(url)
     write_rows(bucket, "in/1.arrow", [1])
     source = hr.FileSource(f"{url}/in")
@@ -174,6 +180,8 @@ def test_an_object_that_is_replaced_before_it_is_read_is_read_as_it_is_now(url: 
         query = session.add("SELECT n FROM s")
         ranges, _ = source.plan(None, 10)
         write_rows(bucket, "in/1.arrow", [7])  # of the same size
+        assert hr.connectors.read.read_range(ranges[0], source.schema, ["n"])["n"].to_pylist() == [1]  # kept by this machine
+        monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "another-machine"))
         with pytest.raises(SourceError, match="was replaced after it was discovered"):
             hr.connectors.read.read_range(ranges[0], source.schema, ["n"])
         session.drain()
@@ -183,3 +191,64 @@ def test_an_object_that_is_replaced_before_it_is_read_is_read_as_it_is_now(url: 
 def test_a_missing_bucket_is_reported(s3_options: dict[str, str]):
     with pytest.raises(hr.HeadraceError, match=r"(.|\n)*NoSuchBucket"):
         hr.Session("s3://no-such-bucket/x", backend="local", storage_options=s3_options)
+
+
+def test_every_session_has_its_own_storage_options(s3_options: dict[str, str], tmp_path: Path):
+    """The second session reaches the server only below the URL of the table, and no request of the first one uses its options."""
+    root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    nowhere = {**s3_options, "endpoint": "http://127.0.0.1:1"}
+    bucket = ObjectStore(root, s3_options)
+    write_rows(bucket, "in/1.csv", [1])
+    with (
+        hr.Session(f"{root}/checkpoint", backend="local", storage_options=s3_options) as first,
+        hr.Session(tmp_path, backend="local", storage_options={**nowhere, root: s3_options}) as second,
+    ):
+        for number, session in enumerate((first, second)):
+            session.create_stream("s", hr.FileSource(f"{root}/in"), time="time")
+            session.add("SELECT n FROM s", name="kept")
+            session.add("SELECT n FROM s", name="written", sink=f"parquet:{root}/out-{number}")
+        for number, session in enumerate((first, second)):
+            session.advance()
+            assert session.query("kept").results()["n"].to_pylist() == [1]
+            assert len(bucket.list(f"out-{number}")) == 1
+
+
+def test_options_of_the_nearest_url_win():
+    options = {"region": "a", "s3://b": {"region": "b", "endpoint": "x"}, "s3://b/deep": {"region": "c"}}
+    chosen = [select_options(options, url) for url in ("s3://bb/x", "s3://b/x", "s3://b/deep", "s3://b/deeper")]
+    assert chosen == [
+        {"region": "a"},
+        {"region": "b", "endpoint": "x"},
+        {"region": "c", "endpoint": "x"},
+        {"region": "b", "endpoint": "x"},
+    ]
+
+
+def test_the_requests_of_a_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A log entry, a file of state and results for each partition, a manifest, a deletion: nothing else, nothing twice."""
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
+    requests = Counter[str]()
+    for name in ("put", "get", "get_range", "head", "copy", "delete", "list", "list_with_delimiter"):
+        original = getattr(obstore, name)
+
+        def count(*args: object, name: str = name, original: Any = original, **options: object) -> Any:
+            requests[name] += "lease.json" not in str(args[1:2])  # which is renewed by the clock
+            return original(*args, **options)
+
+        monkeypatch.setattr(obstore, name, count)
+    with hr.Session(f"memory://{uuid.uuid4().hex}/ck", backend="local", partitions=2, rows_per_batch=1_000) as session:
+        source = hr.RateSource(rows_per_second=1_000_000, rows=40_000, generator="fields", keys=50, seed=1)
+        session.create_stream("fields", source, time="time", watermark="1 millisecond")
+        hop = "HOP(fields, '3 milliseconds', '1 millisecond')"
+        sums = session.add(f"SELECT window_start, key, SUM(f1) AS s FROM {hop} GROUP BY key")
+        rows = []
+        for batch in range(25):
+            requests.clear()
+            session.advance()
+            if 5 < batch < 15:  # before the first 32 files are packed
+                assert +requests == {"put": 4, "delete": 1}
+            rows.append(sums.results().num_rows)
+        assert rows[-1] > rows[10] > 0
+        state = session._coordinator.state
+        kept = {file.key for file in state.results.files} - {ref.file for ref in state.aggregation_refs}
+        assert all(session._checkpoint.store.find_size(key) for key in kept), "a superseded state file has results"

@@ -6,6 +6,7 @@ batches   … 4 4 4 4 4 | 8 8 8 8 8 …       a change needs several batches wit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SessionError
+from headrace.model.partition_map import PartitionMap
 from headrace.runtime.partition_scaling import (
     PartitionChange,
     PartitionLoad,
@@ -31,9 +33,22 @@ QUIET = (0.06, 0.06)  # too long to merge partitions, too short to split them
 
 def make_loads(*seconds: tuple[float, ...], partitions: int | None = None, parallelism: int = 2, at: float = 0.0) -> list:
     return [
-        PartitionLoad(at + number, partitions or len(times), parallelism, times, repartitioned=False)
+        PartitionLoad(
+            at + number,
+            PartitionMap(partitions or len(times)),
+            parallelism,
+            times,
+            repartitioned=False,
+            split_hashes=find_middles(PartitionMap(partitions or len(times))),
+        )
         for number, times in enumerate(seconds)
     ]
+
+
+def find_middles(partitions: PartitionMap) -> tuple[int, ...]:
+    """The middles of all ranges, as reduce tasks with even load find them."""
+    ranges = sorted(partitions.list_ranges(), key=lambda item: item.partition)
+    return tuple((item.start + item.end) // 2 for item in ranges)
 
 
 def choose(loads: list[PartitionLoad], now: float = 1e6, *, grown: bool = False) -> PartitionChange | None:
@@ -42,7 +57,7 @@ def choose(loads: list[PartitionLoad], now: float = 1e6, *, grown: bool = False)
 
 def test_nothing_changes_while_parallelism_and_load_are_fine() -> None:
     assert choose(make_loads(*[QUIET] * 20)) is None
-    assert choose_partitions((), 2, 0.0, POLICY, grown=False) is None
+    assert choose_partitions((), PartitionMap(2), 0.0, POLICY, grown=False) is None
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 8])
@@ -50,7 +65,7 @@ def test_the_number_follows_the_parallelism_once_it_is_steady(parallelism: int) 
     loads = [*make_loads(*[QUIET] * 9), *make_loads(*[QUIET] * 4, parallelism=parallelism)]
     assert choose(loads) is None
     change = choose([*loads, *make_loads(QUIET, parallelism=parallelism)])
-    assert change == PartitionChange(parallelism, f"parallelism is {parallelism}")
+    assert change == PartitionChange(PartitionMap(parallelism), f"parallelism is {parallelism}")
 
 
 def test_a_parallelism_that_changes_from_batch_to_batch_is_not_followed() -> None:
@@ -58,80 +73,104 @@ def test_a_parallelism_that_changes_from_batch_to_batch_is_not_followed() -> Non
 
 
 def test_batches_without_a_job_show_the_parallelism_but_no_load() -> None:
-    assert choose(make_loads(*[()] * 5, partitions=2, parallelism=4)) == PartitionChange(4, "parallelism is 4")
+    assert choose(make_loads(*[()] * 5, partitions=2, parallelism=4)) == PartitionChange(PartitionMap(4), "parallelism is 4")
     assert choose([*make_loads(*[(5.0, 5.0)] * 4), *make_loads(*[()] * 9, partitions=2)]) is None
 
 
-def test_long_reduce_tasks_double_the_number() -> None:
-    slow = (0.9, 1.5)
+def test_long_reduce_tasks_split_their_ranges() -> None:
+    slow, halves = (0.9, 1.5), PartitionMap(2)
     assert choose(make_loads(*[slow] * 4)) is None
-    assert choose(make_loads(*[slow] * 5)) == PartitionChange(4, "reduce tasks take 1.5 s, more than 1 s", grown=True)
+    change = choose(make_loads(*[slow] * 5))
+    assert change == PartitionChange(halves.split({1: 3 << 29}), "reduce tasks take 1.5 s, more than 1 s; split 1", grown=True)
     assert choose(make_loads(*[slow] * 2, QUIET, *[slow] * 4)) is None, "one batch below the target starts anew"
+    everything = choose(make_loads(*[(1.5, 1.2)] * 5))
+    assert everything == PartitionChange(
+        halves.split({0: 1 << 29, 1: 3 << 29}), "reduce tasks take 1.5 s, more than 1 s; split 0, 1", grown=True
+    )
+    assert everything.partitions.list_shares() == (0.25, 0.25, 0.25, 0.25)
 
 
-def test_a_skewed_partition_doubles_the_number() -> None:
+def test_a_skewed_partition_is_split() -> None:
     skewed = (0.8, 0.05, 0.05, 0.1)
     change = choose(make_loads(*[skewed] * 5, parallelism=4))
-    assert change == PartitionChange(8, "one partition takes 3.2 times as long as the mean", grown=True)
+    split = PartitionMap(4).split({0: 1 << 28})
+    assert change == PartitionChange(split, "one partition takes 3.2 times as long as the mean; split 0", grown=True)
+    assert split.list_shares() == (0.125, 0.25, 0.25, 0.25, 0.125)
     assert choose(make_loads(*[(0.1, 0.01, 0.01, 0.01)] * 5, parallelism=4)) is None, "too short to matter"
 
 
+def test_a_range_whose_load_has_one_hash_is_not_split() -> None:
+    loads = [replace(load, split_hashes=(None, 1 << 30, None, None)) for load in make_loads(*[(0.8, 0.05, 0.05, 0.1)] * 5)]
+    assert choose([replace(load, parallelism=4) for load in loads]) is None
+
+
 def test_the_number_is_at_most_four_times_the_parallelism() -> None:
-    slow = make_loads(*[(2.0,) * 6] * 5, parallelism=2)
-    assert choose(slow, grown=True) == PartitionChange(8, "reduce tasks take 2.0 s, more than 1 s", grown=True)
+    slow = choose(make_loads(*[(2.0,) * 6] * 5, parallelism=2), grown=True)
+    assert slow is not None
+    assert (slow.partitions.count, slow.reason) == (8, "reduce tasks take 2.0 s, more than 1 s; split 0, 1")
     assert choose(make_loads(*[(2.0,) * 8] * 5, parallelism=2), grown=True) is None
     few = make_loads(*[(0.06,) * 8] * 5, parallelism=1)
-    assert choose(few, grown=True) == PartitionChange(4, "parallelism is 1", grown=True), "cores have gone"
+    assert choose(few, grown=True) == PartitionChange(PartitionMap(4), "parallelism is 1", grown=True), "cores have gone"
 
 
 def test_partitions_are_merged_when_the_load_has_gone() -> None:
-    idle = make_loads(*[(0.01,) * 8] * 5, parallelism=2)
-    assert choose(idle, grown=True) == PartitionChange(4, "reduce tasks take only 10 ms", grown=True)
-    assert choose(make_loads(*[(0.01,) * 4] * 5, parallelism=2), grown=True) == PartitionChange(2, "reduce tasks take only 10 ms")
+    change = choose(make_loads(*[(0.01,) * 8] * 5, parallelism=2), grown=True)
+    assert change is not None
+    assert (change.partitions.count, change.reason, change.grown) == (4, "reduce tasks take only 10 ms", True)
+    assert change.partitions.list_shares() == (0.25,) * 4
+    change = choose(make_loads(*[(0.01,) * 4] * 5, parallelism=2), grown=True)
+    assert change == PartitionChange(PartitionMap(2), "reduce tasks take only 10 ms")
     assert choose(make_loads(*[(0.01,) * 2] * 5, parallelism=2)) is None, "never fewer than the parallelism"
 
 
+def test_idle_neighbours_are_merged_and_busy_ones_are_not() -> None:
+    change = choose(make_loads(*[(0.04, 0.03, 0.001, 0.002, 0.03)] * 5, parallelism=4), grown=True)
+    assert change is not None
+    assert change.partitions == PartitionMap(5).merge([(2, 3)])
+    assert change.partitions.list_shares() == pytest.approx((0.2, 0.2, 0.4, 0.2))
+
+
 def test_two_changes_are_apart() -> None:
-    loads = [*make_loads(*[QUIET] * 5), PartitionLoad(5.0, 4, 2, (9.0,) * 4, repartitioned=True)]
+    loads = [*make_loads(*[QUIET] * 5), PartitionLoad(5.0, PartitionMap(4), 2, (9.0,) * 4, repartitioned=True)]
     loads += make_loads(*[(2.0,) * 4] * 5, at=6.0)
     assert choose(loads, now=34.9, grown=True) is None
     assert choose(loads, now=35.0, grown=True) is not None
 
 
 def test_the_batch_that_repartitions_does_not_count() -> None:
-    loads = [*make_loads(*[QUIET] * 5), PartitionLoad(5.0, 4, 2, (9.0,) * 4, repartitioned=True)]
+    loads = [*make_loads(*[QUIET] * 5), PartitionLoad(5.0, PartitionMap(4), 2, (9.0,) * 4, repartitioned=True)]
     assert choose([*loads, *make_loads(*[(2.0,) * 4] * 4, at=6.0)], grown=True) is None
 
 
 def test_an_increase_that_did_not_help_is_not_repeated() -> None:
-    hot = [*make_loads(*[(3.0, 0.1)] * 5), PartitionLoad(5.0, 4, 2, (9.0,) * 4, repartitioned=True)]
+    hot = [*make_loads(*[(3.0, 0.1)] * 5), PartitionLoad(5.0, PartitionMap(4), 2, (9.0,) * 4, repartitioned=True)]
     assert choose([*hot, *make_loads(*[(3.0, 0.1, 0.1, 0.1)] * 5, at=6.0)], grown=True) is None
     assert choose([*hot, *make_loads(*[(1.4, 0.9, 0.4, 0.4)] * 5, at=6.0)], grown=True) is not None
 
 
 def test_the_number_does_not_oscillate() -> None:
-    """Simulate a load that partitions divide evenly: whatever it is, the number comes to rest."""
+    """Simulate a steady load that partitions divide evenly: whatever it is, the number only grows."""
     random = Random(7)
     for _ in range(50):
-        scaler, partitions, work, changes = PartitionScaler("auto"), 4, random.uniform(0.01, 60.0), 0
+        scaler, partitions, work, counts = PartitionScaler("auto"), PartitionMap(4), random.uniform(0.01, 60.0), [4]
         for batch in range(400):
             change = scaler.plan(partitions, 4, float(batch))
-            changes += change.partitions != partitions
+            counts.append(change.partitions.count)
             repartitioned, partitions = change.partitions != partitions, change.partitions
-            times = tuple(work / partitions * random.uniform(0.8, 1.2) for _ in range(partitions))
-            scaler.record(PartitionLoad(float(batch), partitions, 4, times, repartitioned))
-            assert 4 <= partitions <= 16
-        assert changes <= 2
+            times = tuple(work * share * random.uniform(0.8, 1.2) for share in partitions.list_shares())
+            scaler.record(PartitionLoad(float(batch), partitions, 4, times, repartitioned, find_middles(partitions)))
+            assert 4 <= partitions.count <= 16
+        assert counts == sorted(counts), "nothing that was split is merged again"
 
 
 def test_a_fixed_number_ends_the_automatic_one() -> None:
     scaler = PartitionScaler("auto")
     for load in make_loads(*[QUIET] * 9, parallelism=5):
         scaler.record(load)
-    assert scaler.plan(2, 5, 100.0).partitions == 5
+    assert scaler.plan(PartitionMap(2), 5, 100.0).partitions == PartitionMap(5)
     scaler.setting = 3
-    assert scaler.plan(2, 5, 100.0) == PartitionChange(3, "as requested")
-    assert scaler.plan(3, 5, 100.0) == PartitionChange(3)
+    assert scaler.plan(PartitionMap(2), 5, 100.0) == PartitionChange(PartitionMap(3), "as requested")
+    assert scaler.plan(PartitionMap(3), 5, 100.0) == PartitionChange(PartitionMap(3))
 
 
 @pytest.mark.parametrize("wrong", [0, True, 2.5, "many", "AUTO"])

@@ -14,9 +14,16 @@ import pytest
 
 import headrace as hr
 from headrace.runtime.batch_figures import BatchFigures, OperatorFigures, StepTimer
-from headrace.runtime.metrics import DETAILED_BATCHES, BatchHistory, BatchReport, CommittedBatch
-from headrace.runtime.progress import build_progress
-from headrace.runtime.task_totals import MAX_LABELS, TaskTotals, make_label
+from headrace.runtime.metrics import (
+    DETAILED_BATCHES,
+    MAX_LABELS,
+    BatchHistory,
+    BatchReport,
+    CommittedBatch,
+    TaskTotals,
+    make_label,
+)
+from headrace.runtime.observation import build_progress
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = {
@@ -145,6 +152,22 @@ def test_a_source_whose_lag_cannot_be_known_harms_nothing(session, caplog) -> No
     session.advance()
     assert session.last_progress["streams"]["a"]["lag_rows"] is None
     assert "the lag of stream 'a' is not known" in caplog.text
+
+
+def test_the_id_is_that_of_the_checkpoint_and_a_restart_changes_the_run_id(tmp_path) -> None:
+    documents = []
+    for _ in range(2):
+        with hr.Session(tmp_path, backend="local", partitions=1) as opened:
+            source = hr.MemorySource("x INT, time TIMESTAMP")
+            opened.create_stream("a", source, time="time")
+            opened.add("SELECT x FROM a")
+            source.append([{"x": 1, "time": DAY}])
+            opened.advance()
+            assert [document["run_id"] for document in opened.recent_progress] == [opened.last_progress["run_id"]]
+            documents.append(opened.last_progress)
+    first, second = documents
+    assert first["id"] == second["id"] != ""
+    assert first["run_id"] != second["run_id"]
 
 
 def make_batch(number: int, **report: Any) -> CommittedBatch:

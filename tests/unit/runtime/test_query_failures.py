@@ -11,7 +11,8 @@ import pytest
 from lives import SessionHarness, make_rows, read_columns
 
 import headrace as hr
-from headrace.connectors import OutputPlace, PendingFile, sinks
+from headrace.connectors import OutputPlace, PendingFile
+from headrace.connectors.sinks import files as sink_files
 from headrace.errors import EvaluationError
 from headrace.runtime import epochs
 
@@ -316,14 +317,14 @@ def test_a_sink_error_in_a_partition_publishes_no_file_of_the_whole_batch(open_h
     harness.source.append(many_rows(6))
     harness.session.advance()
     assert len(read_parquet_totals(tmp_path / "out")) == 40
-    write = sinks.write_pending_file
+    write = sink_files.write_pending_file
 
     def refuse_last_partition(folder: str, place: OutputPlace, *more: Any) -> PendingFile:
         if place.partition == 3:
             raise OSError("this partition is refused")
         return write(folder, place, *more)
 
-    monkeypatch.setattr(sinks, "write_pending_file", refuse_last_partition)
+    monkeypatch.setattr(sink_files, "write_pending_file", refuse_last_partition)
     harness.source.append(many_rows(11))
     harness.session.advance()
     assert query.status == "failed"

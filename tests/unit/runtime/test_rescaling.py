@@ -14,8 +14,9 @@ import pytest
 import headrace as hr
 from headrace.engine.compute.keys import assign_partitions
 from headrace.engine.operators.sessions import SessionRuns
-from headrace.engine.repartition import PartitionFilter
+from headrace.engine.repartition import find_origin
 from headrace.errors import SessionError
+from headrace.model.partition_map import PartitionMap
 from headrace.storage import container
 from support.compare import assert_same_rows
 
@@ -89,7 +90,7 @@ def test_rescaling_repartitions_the_state_without_duplicates(tmp_path: Path) -> 
         stored_keys: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
             keys = container.read(session._coordinator.checkpoint.store, ref.file).partials[ref.index].keys
-            assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
+            assert (assign_partitions(keys, len(keys[0]), PartitionMap(2)) == ref.partition).all()
             stored_keys += keys[0].to_pylist()
         assert sorted(stored_keys) == sorted([1, *range(20)])  # each old key once, and the new row
 
@@ -100,13 +101,13 @@ def test_an_invalid_partition_count_is_refused(tmp_path: Path, wrong: Any) -> No
         session.rescale(wrong)
 
 
-def test_partition_filters_split_session_runs_into_disjoint_shares() -> None:
+def test_origins_split_session_runs_into_disjoint_shares() -> None:
     times = np.arange(100)
     runs = SessionRuns([pa.array(times % 13)], times, times, [[times]], {})
-    shares = [PartitionFilter(partition, 3).filter_runs(runs) for partition in range(3)]
+    shares = [find_origin(PartitionMap(2), PartitionMap(3), partition).filter_runs(runs) for partition in range(3)]
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
-        assert (assign_partitions(share.keys, len(share.firsts), 3) == number).all()
+        assert (assign_partitions(share.keys, len(share.firsts), PartitionMap(3)) == number).all()
 
 
 @pytest.mark.parametrize("wrong", [0, -1])

@@ -20,7 +20,8 @@ import pytest
 from lives import DAY, Killed, SessionHarness, make_rows, read_columns
 
 import headrace as hr
-from headrace.connectors import OutputPlace, PendingFile, pending_files, sinks
+from headrace.connectors import OutputPlace, PendingFile, pending_files
+from headrace.connectors.sinks import files as file_sinks
 from headrace.runtime import sink_publication
 from headrace.storage import posix
 from headrace.storage.fault_points import install_fault_hook
@@ -47,7 +48,7 @@ def add_sink(harness: SessionHarness, folder: Path, name: str = "q") -> hr.Query
 def patch_writes(monkeypatch: pytest.MonkeyPatch, change: Callable[[WriteFunction, str, OutputPlace, Any], PendingFile]) -> None:
     """Let `change` write the files of sinks, with the true function."""
     write = pending_files.write_pending_file
-    monkeypatch.setattr(sinks, "write_pending_file", lambda folder, place, *more: change(write, folder, place, more))
+    monkeypatch.setattr(file_sinks, "write_pending_file", lambda folder, place, *more: change(write, folder, place, more))
 
 
 def hide_folders(monkeypatch: pytest.MonkeyPatch, *hidden: Path) -> None:
@@ -313,7 +314,7 @@ def test_any_step_of_the_disk_may_be_refused(tmp_path: Path, monkeypatch):
 
 
 def test_late_files_are_swept_in_turn_and_by_the_next_session(harness: SessionHarness, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(sink_publication, "_SWEEP_INTERVAL", 4)
+    monkeypatch.setattr(sink_publication, "SWEEP_INTERVAL", 4)
     add_sink(harness, tmp_path / "out")
 
     def write_late() -> None:

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.backends.local import LocalBackend
 from headrace.connectors.pending_files import open_sink_store
-from headrace.errors import CheckpointError, HeadraceError
+from headrace.errors import CheckpointError, HeadraceError, OwnershipLostError, SessionError
 from headrace.storage import checkpoint_lock, documents
 from headrace.storage.lease import Lease
 from headrace.storage.object_store import ObjectStore
@@ -192,3 +193,26 @@ def test_a_session_that_lost_its_lease_says_who_has_it(requests: Requests, tmp_p
     run_batches(second)
     second.close()
     first.close()
+
+
+def test_an_idle_session_notices_the_loss_stops_and_releases_its_workers(
+    requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The thread that renews the lease learns of the takeover; no batch is needed for the session to end."""
+    closed: list[LocalBackend] = []
+    monkeypatch.setattr(LocalBackend, "close", lambda backend: closed.append(backend))  # noqa: PLW0108  bound to it
+    url = f"memory://{uuid.uuid4().hex}"
+    first = open_session(url, tmp_path)
+    run_batches(first)
+    first.start()
+    second = open_session(url, tmp_path)
+    assert first.loss is None
+    first._checkpoint._lock._renew()
+    with pytest.raises(SessionError, match=r"stopped because of an error(.|\n)*epoch 2 has taken it over"):
+        first.wait(lambda: False, 10)
+    first._loop._thread.join(10)
+    assert closed == [first._backend]
+    for call in (first.advance, lambda: first.add("SELECT k FROM f"), first.close):
+        with pytest.raises(OwnershipLostError, match="epoch 2 has taken it over"):
+            call()
+    second.close()

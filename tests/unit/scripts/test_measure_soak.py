@@ -17,7 +17,7 @@ def test_a_straight_line_has_its_slope_and_no_error():
     assert (slope.mean, slope.growth) == pytest.approx((13.0, 2.0))
     assert slope.error == pytest.approx(0.0, abs=1e-9)
     assert slope.share == pytest.approx(2 / 13)
-    assert slope.is_beyond_noise
+    assert slope.trend == "growing"
 
 
 def test_the_standard_error_is_that_of_the_textbook():
@@ -25,23 +25,32 @@ def test_the_standard_error_is_that_of_the_textbook():
     slope = fit_slope([1000, 2000, 3000, 4000, 5000], [1, 3, 2, 5, 4])
     assert slope.growth == pytest.approx(0.8)
     assert slope.error == pytest.approx(math.sqrt(0.12))
-    assert not slope.is_beyond_noise  # 2.3 errors
+    assert slope.trend == "flat"  # 2.3 errors
 
 
 @pytest.mark.parametrize(
-    ("values", "beyond"),
+    ("values", "trend"),
     [
-        ([100.0, 100.0, 100.0, 100.0], False),
-        ([100.0, 100.9, 101.8, 102.7], False),  # exact, but less than 1 % of the mean
-        ([100.0, 102.0, 104.0, 106.0], True),
-        ([106.0, 104.0, 102.0, 100.0], True),
-        ([100.0, 140.0, 90.0, 130.0], False),  # 4 %, but within the noise
-        ([0.0, 0.0, 0.0, 0.0], False),
-        ([-3.0, -1.0, 1.0, 3.0], True),  # the mean is zero
+        ([100.0, 100.0, 100.0, 100.0], "flat"),
+        ([100.0, 100.9, 101.8, 102.7], "flat"),  # exact, but less than 1 % of the mean
+        ([100.0, 102.0, 104.0, 106.0], "growing"),
+        ([106.0, 104.0, 102.0, 100.0], "falling"),
+        ([100.0, 140.0, 90.0, 130.0], "flat"),  # 4 %, but within the noise
+        ([0.0, 0.0, 0.0, 0.0], "flat"),
+        ([-3.0, -1.0, 1.0, 3.0], "growing"),  # the mean is zero
     ],
 )
-def test_a_slope_beyond_noise_exceeds_both_bounds(values, beyond):
-    assert fit_slope([1000, 2000, 3000, 4000], values).is_beyond_noise is beyond
+def test_a_trend_exceeds_both_bounds(values, trend):
+    assert fit_slope([1000, 2000, 3000, 4000], values).trend == trend
+
+
+@pytest.mark.parametrize(("step", "code"), [(5.0, 1), (0.0, 0), (-5.0, 0)])
+def test_only_growth_is_a_failure(step, code, monkeypatch, capsys):
+    samples = [soak.SoakSample(1000 * i, *[100.0 + step * i] * 6) for i in range(soak.SAMPLES // 10)]
+    monkeypatch.setattr(soak, "run_soak", lambda *_: iter(samples))
+    monkeypatch.setattr("sys.argv", ["measure-soak"])
+    assert soak.main() == code
+    assert ("falling" in capsys.readouterr().out) is (step < 0)
 
 
 def test_two_samples_have_no_error():

@@ -145,7 +145,7 @@ def test_events_are_served_if_the_log_cannot_be_written(service: Service):
 
 def test_the_number_of_partitions_is_shown_and_changed(service: Service):
     assert service.http.get("/v1/overview").json()["partitions"] == {
-        "partitions": 2, "next": 2, "auto": False, "parallelism": 2,
+        "partitions": 2, "next": 2, "auto": False, "parallelism": 2, "least_share": 0.5, "greatest_share": 0.5,
     }  # fmt: skip
     answer = service.http.post("/v1/rescale", json={"partitions": 3})
     assert (answer.status_code, answer.json()["next"]) == (200, 3)
@@ -226,7 +226,7 @@ def test_rates_are_over_ten_seconds_or_since_the_first_batch(ended: tuple[float,
         queries=list,
         streams=dict,
         last_batch=0,
-        partitioning=Partitioning(2, 2, is_auto=False, parallelism=2),
+        partitioning=Partitioning(2, 2, is_auto=False, parallelism=2, shares=(0.5, 0.5)),
     )
     overview = build_overview(SimpleNamespace(session=session, now=lambda: datetime.fromtimestamp(100, UTC)))
     assert (overview["rows_per_second"], overview["emitted_per_second"]) == (rate, rate)

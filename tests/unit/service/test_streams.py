@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,68 @@ def test_skipped_lines_are_reported(service: Service, rows_folder: Path):
     assert [(row["line"], row["text"]) for row in stream["skipped_samples"]] == [(3, "x,2026-01-01T00:00:01Z")]
     assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in service.http.get("/metrics").text
     assert service.http.get("/v1/streams/rows/sample").json()["rows"] == [[1, "2026-01-01T00:00:00Z"]]
+
+
+KAFKA = {
+    "source": "kafka",
+    "name": "k",
+    "topic": "t",
+    "brokers": "127.0.0.1:1",
+    "columns": "v INT, time TIMESTAMP",
+    "time": "time",
+}
+
+
+def test_statements_declare_and_drop_streams(service: Service):
+    statement = (
+        "CREATE STREAM ads (WATERMARK FOR time AS time - INTERVAL '1 second') WITH (connector = 'rate', rows_per_second = 10)"
+    )
+    assert service.http.post("/v1/statements", json={"sql": statement}).json()["stream"] == "ads"
+    service.restart()
+    stream = service.http.get("/v1/streams/ads").json()
+    assert (stream["delay_seconds"], stream["watermark_by"], stream["partitions"]) == (1.0, "stream", [])
+    assert service.http.post("/v1/statements", json={"sql": "DROP STREAM ads"}).status_code == 200
+    for sql, message in (
+        ("SHOW TABLES", "SHOW"),
+        ("CREATE STREAM s (a INT) WITH ()", "stream 's' has no event time"),
+        (
+            "CREATE STREAM s (WATERMARK FOR t AS t) WITH (connector = 'rate', rows_per_second = -1)",
+            "rows_per_second: Input should",
+        ),
+    ):
+        answer = service.http.post("/v1/statements", json={"sql": sql})
+        assert answer.status_code == 422
+        assert message in answer.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sasl.password": "env:AWS_SECRET_ACCESS_KEY"},
+        {"sasl.password": "file:/etc/passwd"},
+        {"sasl.password": "env:HEADRACE_SECRET_OF_ANOTHER_SERVER"},
+        {"sasl.oauthbearer.token.endpoint.url": "https://evil.example.com"},
+        {"ssl.ca.location": "/etc/passwd"},
+        {"sasl.kerberos.kinit.cmd": "touch /tmp/x"},
+    ],
+)
+def test_options_of_a_kafka_client_name_nothing_that_requests_may_not_read(service: Service, options: dict[str, str]):
+    assert service.http.post("/v1/streams", json={**KAFKA, "options": options}).status_code == 403
+
+
+def test_a_registry_gets_no_password_unless_the_operator_allows_its_address(serve: Callable[..., Service]):
+    service = serve(allowed_hosts=["registry.internal:8081"])
+    for registry in ("http://evil.example.com", "http://registry.internal:8081@evil.example.com", "http://registry.internal:80"):
+        declaration = {**KAFKA, "format": "avro", "format_options": {"registry": registry}}
+        answer = service.http.post("/v1/streams", json=declaration)
+        assert (answer.status_code, "destination '" in answer.text) == (403, True)
+    allowed = {**KAFKA, "format": "avro", "format_options": {"registry": "http://registry.internal:8081"}}
+    assert "the brokers of Kafka topic 't' cannot be reached" in service.http.post("/v1/streams", json=allowed).text
+
+
+def test_a_kafka_stream_is_declared_by_a_request(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch):
+    service = serve(allowed_hosts=["127.0.0.1:1"])
+    assert service.http.post("/v1/streams", json={**KAFKA, "options": {"sasl.password": "hunter2"}}).status_code == 422
+    monkeypatch.setenv("HEADRACE_SECRET_KAFKA", "hunter2")
+    answer = service.http.post("/v1/streams", json={**KAFKA, "options": {"sasl.password": "env:HEADRACE_SECRET_KAFKA"}})
+    assert "the brokers of Kafka topic 't' cannot be reached" in answer.json()["error"]

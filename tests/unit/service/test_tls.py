@@ -17,8 +17,7 @@ from headrace.cli import serve as serve_command
 from headrace.cli.shell.remote import open_remote
 from headrace.errors import HeadraceError, SessionError
 from headrace.service.admission import ServiceLimits
-from headrace.service.server import Server
-from headrace.service.tls import load_tls_context
+from headrace.service.server import Server, load_tls_context
 from support.certificates import Certificate, make_certificate
 from support.in_process_service import Service, parse_events
 

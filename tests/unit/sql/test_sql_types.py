@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from headrace.errors import SchemaError
 from headrace.model.expression import Expression
 from headrace.model.types import Schema, type_name
 from headrace.plan.logical import LogicalQuery, StatelessQuery
@@ -128,6 +129,17 @@ CONSTANTS = {
 @pytest.mark.parametrize(("text", "value"), CONSTANTS.items())
 def test_casts_of_constants_are_folded(bind: Bind, text: str, value: str) -> None:
     assert str(bind_output(bind, text)) == value
+
+
+def test_a_decimal_type_has_ten_digits_and_no_scale_unless_it_says_so() -> None:
+    declared = Schema.parse("a DECIMAL, b DECIMAL(5), c DEC(5, 2), d numeric ( 38 , 38 )")
+    assert [type_name(field.type) for field in declared] == ["DECIMAL(10,0)", "DECIMAL(5,0)", "DECIMAL(5,2)", "DECIMAL(38,38)"]
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(0)", "DECIMAL(39)", "DECIMAL(5, 6)"])
+def test_a_decimal_type_out_of_range_is_refused(kind: str) -> None:
+    with pytest.raises(SchemaError, match="is out of range"):
+        Schema.parse(f"a {kind}")
 
 
 def test_a_quoted_column_name_may_contain_commas_and_quotes() -> None:

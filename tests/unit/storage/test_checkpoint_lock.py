@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import CheckpointError
+from headrace.runtime.opening import CheckpointOpening
 from headrace.storage.checkpoint import Checkpoint, name_source_folder
 
 
@@ -24,6 +26,21 @@ def test_refused_sessions_leave_no_open_files(tmp_path: Path):
     owner.close()
     owner.close()
     assert count_descriptors() == before - 1
+
+
+def test_a_standby_waits_for_the_lock_of_a_folder(tmp_path: Path):
+    owner = Checkpoint(tmp_path)
+    opening = CheckpointOpening(partial(Checkpoint, tmp_path, None), standby=True)
+    cancelled = CheckpointOpening(partial(Checkpoint, tmp_path, None), standby=True)
+    assert opening.is_pending
+    cancelled.close()
+    owner.close()
+    standby = opening.finish()
+    with pytest.raises(CheckpointError, match="cancelled"):
+        cancelled.finish()
+    with pytest.raises(CheckpointError, match="in use by another session"):
+        Checkpoint(tmp_path)
+    standby.close()
 
 
 def test_a_damaged_marker_releases_the_lock(tmp_path: Path):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from headrace.errors import CheckpointError, StorageError
 from headrace.storage.lease import LEASE_KEY, Lease
 from headrace.storage.locations import open_store
+from headrace.storage.lock_wait import LockWait
 from headrace.storage.object_store import ObjectStore
 
 
@@ -73,12 +75,43 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_owner_says_why(store:
     paused = acquire(store, clock)
     owner = acquire(store, clock)
     assert (owner.epoch, clock.now) == (2, pytest.approx(10.0, abs=0.5))
-    with pytest.raises(CheckpointError, match=r"no longer owns the checkpoint(.|\n)*epoch 2 has taken it over"):
+    with pytest.raises(CheckpointError, match=r"no longer owns the checkpoint(.|\n)*epoch 2 has taken it over, since \d{4}-"):
         paused.check()
+    assert "has taken it over" in str(paused.loss)
+    assert owner.loss is None
     owner.check()
     paused.release()  # has no effect
     owner._renew()
     owner.check()
+
+
+def test_a_standby_waits_while_the_lease_is_renewed_and_takes_over_when_the_owner_falls_silent(
+    store: ObjectStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The owner renews until 30; meanwhile the store is silent for a while, which changes nothing."""
+    owner = acquire(store, clock)
+    get_version = ObjectStore.get_version
+
+    def get_unless_silent(*args: str) -> object:
+        if 12 < clock.now < 18:
+            raise StorageError("silent")
+        return get_version(*args)
+
+    monkeypatch.setattr(ObjectStore, "get_version", get_unless_silent)
+    clock.on_sleep = lambda: owner._renew() if clock.now < 30 else None
+    standby = Lease(store, 10.0, clock, clock.sleep, LockWait(is_standby=True))
+    assert (standby.epoch, clock.now) == (2, pytest.approx(40.0, abs=0.6))
+    assert [record.getMessage().count("is in use by process") for record in caplog.records] == [1]
+
+
+def test_a_standby_takes_a_released_lease_at_once_and_can_be_cancelled(store: ObjectStore, clock: FakeClock):
+    owner, wait = acquire(store, clock), LockWait(is_standby=True)
+    clock.on_sleep = wait.cancel
+    with pytest.raises(CheckpointError, match="cancelled"):
+        Lease(store, 10.0, clock, clock.sleep, wait)
+    clock.on_sleep, before = owner.release, clock.now
+    assert Lease(store, 10.0, clock, clock.sleep, LockWait(is_standby=True)).epoch == 2
+    assert clock.now - before < 1
 
 
 def test_of_two_that_take_over_at_once_one_succeeds(store: ObjectStore, clock: FakeClock):
@@ -113,7 +146,7 @@ def test_a_renewal_whose_answer_was_lost_is_recognised(store: ObjectStore, clock
     owner = acquire(store, clock)
     version = owner._version
     owner._renew()
-    owner._version, owner._terms = version, owner._terms.__class__(1, owner.owner, 0, 10.0)  # as if the answer was lost
+    owner._version, owner._terms = version, replace(owner._terms, count=0)  # as if the answer was lost
     clock.now = 8
     owner.check()
     owner._renew()

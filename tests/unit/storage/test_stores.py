@@ -11,7 +11,7 @@ from headrace.errors import SessionError, StorageError
 from headrace.storage import container, documents
 from headrace.storage.append_log import AppendLog
 from headrace.storage.local_cache import get_local_cache
-from headrace.storage.locations import open_store, set_storage_options
+from headrace.storage.locations import open_store
 from headrace.storage.object_store import ObjectStore, VersionConflictError
 from headrace.storage.store import Store
 
@@ -94,7 +94,17 @@ def test_an_append_replaces_what_a_failed_one_has_left(store: Store):
     store.put("log", [b"12345"])
     store.append("log", b"ab", 3)
     store.append("log", b"c", 5)
-    assert store.get("log") == b"123abc"
+    assert store.get_appended("log") == b"123abc"
+
+
+def test_a_large_object_is_uploaded_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(object_store_module, "_MULTIPART_BYTES", 10 << 20)
+    content = bytes(range(256)) * (11 << 12)
+    store.put("state/large", [content[: 5 << 20], content[5 << 20 :]])
+    assert store.get("state/large") == content
+    store.put("once", [content], if_absent=True)
+    with pytest.raises(FileExistsError):
+        store.put("once", [content], if_absent=True)
 
 
 def test_documents_and_containers_are_stored(store: Store):
@@ -152,7 +162,6 @@ def test_an_endpoint_without_tls_is_allowed_by_naming_it(monkeypatch, s3_options
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     object_store_module._open_client.cache_clear()
-    set_storage_options({})
     store = open_store("s3://headrace-test/by-environment")
     store.put("a", [b"1"])
     assert store.get("a") == b"1"

@@ -112,9 +112,9 @@ def _cast_number(value: Any, target: pa.DataType) -> Any:
         return value != 0
     if pa.types.is_integer(target):
         return to_integer(value, math.trunc, target)
+    if isinstance(value, float) and not math.isfinite(value) and (pa.types.is_decimal(target) or target == TIMESTAMP):
+        raise EvaluationError(f"{value} is out of range of {type_name(target)}")
     if pa.types.is_decimal(target) and isinstance(value, float):
-        if not math.isfinite(value):
-            raise EvaluationError(f"{value} is out of range of {type_name(target)}")
         return fit_decimal(Fraction(repr(value)), target)
     if target == TIMESTAMP and not isinstance(value, bool):
         return time.from_micros(math.floor(Fraction(value) * 1_000_000))

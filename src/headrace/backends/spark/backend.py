@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,25 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.backends.spark import pipeline
-from headrace.backends.spark.cluster import probe_folder, probe_workers, wait_for_executors
+from headrace.backends.spark.cluster import (
+    count_executors,
+    import_in_workers,
+    list_executors,
+    probe_folder,
+    probe_workers,
+    wait_for_executors,
+)
 from headrace.backends.spark.connect import ConnectBackend
 from headrace.backends.spark.dataframe_source import DataFrameSource
 from headrace.backends.spark.environment import (
     acquire_spark,
     check_agreement,
     find_remote_session,
+    find_running_spark,
     format_setting,
     is_local_master,
+    is_remote_chosen,
+    launch_jvm,
     release_spark,
 )
 from headrace.backends.spark.job_errors import make_job_error
@@ -48,6 +59,8 @@ if TYPE_CHECKING:
 EXCHANGES = ("auto", "files", "shuffle")
 _WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
 _SHOWN_STREAMS = 5  # in the description of a job
+_POLL_SECONDS = 0.1
+_WARM_SECONDS = 30.0
 
 
 class SparkBackend:
@@ -62,15 +75,18 @@ class SparkBackend:
         """
         self._spark, self._owns_spark, self._exchange = spark, owns_spark, exchange
         self._is_local = is_local_master(str(spark.sparkContext.master))
+        self._is_closed, self._parallelism = False, 1
         self._known_folders: set[str] = set()
-        if not self._is_local:
-            wait_for_executors(spark.sparkContext)
+        self._probed_executors: frozenset[str] = frozenset()
+        self._probe_job: BatchJob | None = None
         self._worker_memory = int(_WORKER_MEMORY_SHARE * _read_memory_bytes() / self.parallelism) if self._is_local else 0
 
     @property
     def parallelism(self) -> int:
-        """The number of tasks that Spark runs concurrently."""
-        return int(self._spark.sparkContext.defaultParallelism)
+        """The number of tasks that Spark runs concurrently; after `close`, the last one."""
+        if not self._is_closed:
+            self._parallelism = int(self._spark.sparkContext.defaultParallelism)
+        return self._parallelism
 
     @property
     def exchange(self) -> str:
@@ -87,10 +103,40 @@ class SparkBackend:
             raise SessionError(
                 "exchange 'files' needs a checkpoint in a folder", hint="leave it out: shuffle blocks then pass through Spark"
             )
+        self._probe_job = job
         if not self._is_local:
-            probe_workers(self._spark.sparkContext, job)
+            wait_for_executors(self._spark.sparkContext, complete=False)
+            self._probe_new_executors()
         if self._exchange == "auto":
             self._exchange = "files" if has_folder else "shuffle"
+
+    def wait_until_complete(self) -> None:
+        """Wait until the executors that Spark starts with have registered; raises SessionError if there are none."""
+        if not self._is_local:
+            wait_for_executors(self._spark.sparkContext, complete=True)
+
+    def warm_up(self, is_wanted: Callable[[], bool]) -> None:
+        """Let the workers import what every task needs, as soon as there are executors, as long as `is_wanted`.
+
+        It is repeated, because Spark ends workers that are idle for a minute. It raises nothing: what fails here is found
+        again, and explained, by `probe`.
+        """
+        context, due = self._spark.sparkContext, 0.0
+        while is_wanted():
+            if time.monotonic() >= due and (self._is_local or count_executors(context)):
+                import_in_workers(context)
+                due = time.monotonic() + _WARM_SECONDS
+            time.sleep(_POLL_SECONDS)
+
+    def _probe_new_executors(self) -> None:
+        """Probe the workers if there are executors that have registered since the last probe.
+
+        Raises SessionError with those that cannot run micro-batches.
+        """
+        present = list_executors(self._spark.sparkContext)
+        if self._probe_job is not None and not present <= self._probed_executors:
+            probe_workers(self._spark.sparkContext, self._probe_job)
+            self._probed_executors = present
 
     def probe_folder(self, folder: str, use: str) -> None:
         """Raise SessionError if a worker of a cluster does not see a folder of this machine; `use` says what it is for.
@@ -104,10 +150,13 @@ class SparkBackend:
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run a micro-batch, then remove its shuffle files.
 
-        Raises the HeadraceError of a task, WorkerLostError if a worker ended, and SessionError if the Spark job fails otherwise.
+        Executors that have joined since the last micro-batch are probed first. Raises the HeadraceError of a task,
+        WorkerLostError if a worker ended, and SessionError if the Spark job fails otherwise, or an executor cannot run it.
         """
         reach_fault_point(job.directory, "stage one")
         context = self._spark.sparkContext
+        if not self._is_local:
+            self._probe_new_executors()
         group = f"headrace-{job.attempt}"
         context.setJobGroup(group, describe_job(job, tasks), interruptOnCancel=True)
         expired = threading.Event()
@@ -117,6 +166,9 @@ class SparkBackend:
         except (Py4JError, PySparkException) as error:
             if expired.is_set():
                 raise exceeded_time_error(job.max_seconds) from error
+            if not self._is_local:
+                with contextlib.suppress(Py4JError, AttributeError):  # Spark has ended
+                    self._probe_new_executors()  # one that joined meanwhile may be the cause, and then the probe says why
             raise make_job_error(job.batch, str(error)) from error
         finally:
             for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
@@ -131,8 +183,12 @@ class SparkBackend:
         return DataFrameSource(frame)
 
     def close(self) -> None:
-        """Release Spark if this back-end acquired it: one that headrace started is stopped after its last session."""
-        if self._owns_spark:
+        """Release Spark if this back-end acquired it: one that headrace started is stopped after its last session.
+
+        A second call has no effect.
+        """
+        if self._owns_spark and not self._is_closed:
+            self._parallelism, self._is_closed = self.parallelism, True
             release_spark(self._spark)
 
 
@@ -176,6 +232,12 @@ def _find_folder(path: str) -> Path:
 
 def _read_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def prepare(*, master: str | None, spark: Any, spark_config: Mapping[str, Any]) -> None:
+    """Start the JVM of the driver, if `create` is going to need one; nothing is started on a cluster yet."""
+    if spark is None and not is_remote_chosen() and find_running_spark() is None:
+        launch_jvm(master, {name: format_setting(value) for name, value in spark_config.items()})
 
 
 def create(*, master: str | None, spark: Any, spark_config: Mapping[str, Any], exchange: str) -> SparkBackend | ConnectBackend:

@@ -31,7 +31,11 @@ from headrace.storage.store import Store, make_attempt_key
 cloudpickle: Any = untyped
 _LOG = logging.getLogger("headrace")
 _PACKAGES = ("headrace", "pyarrow", "numpy", "numba")
+_TASK_MODULES = ("headrace.backends.spark.pipeline", "headrace.storage.locations", "headrace.connectors")
 _DOCUMENT = "docs/deployment.md"
+_CHECKPOINT_HINT = (
+    f"choose a checkpoint (--checkpoint) in a folder that all machines share, or by the URL of an object store; see {_DOCUMENT}"
+)
 _WAIT_SECONDS = 30.0  # for the first executor, as Spark's spark.scheduler.maxRegisteredResourcesWaitingTime
 _SETTLE_SECONDS = 2.0  # without another executor, after which those of the start are complete
 _POLL_SECONDS = 0.05
@@ -44,8 +48,13 @@ def count_executors(context: SparkContext) -> int:
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  the driver counts, too
 
 
-def wait_for_executors(context: SparkContext) -> None:
-    """Wait until the executors that Spark starts with have registered: their cores decide how many partitions there are.
+def list_executors(context: SparkContext) -> frozenset[str]:
+    """Return the addresses of the registered executors; one that is started again has another port. The driver has one, too."""
+    return frozenset(str(context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")).split())  # noqa: SLF001
+
+
+def wait_for_executors(context: SparkContext, *, complete: bool) -> None:
+    """Wait for the first executor; if `complete`, for all that Spark starts with: their cores may decide about partitions.
 
     The number is that of spark.executor.instances, else known when no executor has registered for two seconds. With dynamic
     allocation executors come with the tasks, and nothing waits. Raises SessionError if none registers within 30 seconds.
@@ -63,7 +72,7 @@ def wait_for_executors(context: SparkContext) -> None:
             count, changed = now, time.monotonic()
         is_complete = count >= expected > 0 or context.defaultParallelism >= cores > 2
         has_settled = not expected and time.monotonic() - changed >= _SETTLE_SECONDS
-        if count and (is_old or is_complete or has_settled):
+        if count and (not complete or is_old or is_complete or has_settled):
             return
         time.sleep(_POLL_SECONDS)
     if not count:
@@ -94,6 +103,13 @@ class WorkerReport:
         """The executor, for messages."""
         address = f" ({self.address})" if self.address and self.address != self.host else ""
         return f"{self.host}{address}, {self.folder}"
+
+
+def import_in_workers(context: SparkContext) -> None:
+    """Let the Python workers import what every task needs, where executors have registered; raises nothing."""
+    tasks = max(1, int(context.defaultParallelism))
+    with contextlib.suppress(Py4JError, PySparkException), pickle_by_value():
+        context.parallelize(range(tasks), tasks).mapPartitions(partial(worker_probe.import_modules, _TASK_MODULES)).collect()
 
 
 def probe_workers(context: SparkContext, job: BatchJob) -> None:
@@ -214,7 +230,7 @@ def _find_problems(store: Store, nonce: bytes, reports: Sequence[WorkerReport]) 
                 _LOG.warning("worker on %s has %s %s, the driver has %s", report.place, name, version, own[name])
         if not _has_answered(store, nonce, report):
             what = f"worker on {report.place} cannot use the checkpoint ({report.refused or 'the driver does not see its file'})"
-            problems.append((what, f"use a folder that all machines share, or the URL of an object store, see {_DOCUMENT}"))
+            problems.append((what, _CHECKPOINT_HINT))
     return problems
 
 

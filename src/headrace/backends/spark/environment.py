@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
@@ -23,17 +24,28 @@ from pyspark.sql.utils import is_remote
 
 from headrace.errors import SessionError
 
+_CONNECT_HINT = "pip install 'headrace[connect]'"
 _LOG_FILE = Path(__file__).parent / "log4j2.properties"
 _LOG_OPTION = f"-Dlog4j2.configurationFile={_LOG_FILE.as_uri()}"
 # The JVM only schedules, so C1 suffices: a second compilation takes cores from the workers. VFORK because Hadoop forks chmod for
 # every log file.
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+# An executor mostly passes bytes between workers. The optimizing compiler (C2) waits until code has run ten times as often as by
+# default: an executor starts with about half of the CPU time. Jobs of the JVM itself still get C2; with C1 alone, a sort took
+# half as much again (docs/performance.md). A JVM ignores those that it does not know.
+_EXECUTOR_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 
 # For any master. Compression and the settings of Spark SQL stay those of the cluster.
 CLUSTER_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.executor.extraJavaOptions": _EXECUTOR_OPTIONS,
     "spark.python.unix.domain.socket.enabled": "true",  # over TCP, small messages of a task were sometimes delayed by 40 ms
+    # An executor that ran most map tasks of a short job would get its reduce tasks, too, one after the other.
+    "spark.shuffle.reduceLocality.enabled": "false",
 }
 # For a local master: on the loopback interface, without a web page, tuned for small jobs in one process.
 SPARK_SETTINGS: Mapping[str, str] = {
@@ -115,12 +127,19 @@ def find_running_spark() -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
+def is_remote_chosen() -> bool:
+    """Return whether this process uses Spark Connect: a session of it is running, or SPARK_REMOTE names a server."""
+    is_named = bool(os.environ.get("SPARK_REMOTE")) and SparkContext._active_spark_context is None  # noqa: SLF001
+    return is_remote() or is_named
+
+
 def find_remote_session(spark: Any, master: str | None, config: Mapping[str, str]) -> Any:
     """Return the Spark Connect session that is given or running; None if there is none, or a Spark session is given.
 
     Raises SessionError if a master or settings are asked for: they are those of the server.
     """
-    if spark is None and is_remote():
+    if spark is None and is_remote_chosen():
+        _check_connect_packages()
         spark = SparkSession.builder.getOrCreate()
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         return None
@@ -130,6 +149,19 @@ def find_remote_session(spark: Any, master: str | None, config: Mapping[str, str
             hint="leave out `master` and `spark_config`, or set them where the server is started",
         )
     return spark
+
+
+def _check_connect_packages() -> None:
+    """Raise SessionError if packages of Spark Connect are missing.
+
+    pyspark would end a program without a file (`python -c`, a pipe) with exit code 0, because it takes it for its own doctests.
+    """
+    try:
+        import pyspark.sql.connect.session  # noqa: F401, PLC0415  to find out whether it can be imported
+    except (ImportError, SystemExit) as error:
+        raise SessionError(
+            "Spark Connect needs packages that are not installed", detail=str(error.__context__ or error), hint=_CONNECT_HINT
+        ) from error
 
 
 def check_agreement(spark: SparkSession, master: str | None, config: Mapping[str, str]) -> None:
@@ -155,27 +187,36 @@ def start_spark(master: str | None = None, config: Mapping[str, str] | None = No
     Without `master` it is that of spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf, else local[*].
     Raises SessionError if Java is not installed, or Spark does not start.
     """
-    _check_java()
-    settings = dict(config or {})
-    if master is not None:
-        settings["spark.master"] = master
-    _launch_jvm(settings)
+    settings = launch_jvm(master, config or {})
     conf: Any = SparkConf()  # the properties of the JVM: spark-defaults.conf, and what spark-submit was given
     for name in _launch_settings - settings.keys():
         conf._jconf.remove(name)  # noqa: SLF001  of a Spark that has ended
     conf.setAll(list(settings.items()))
     _set_defaults(conf, settings)
     _choose_python(conf)
-    SparkContext(conf=conf)
+    try:
+        SparkContext(conf=conf)
+    except Py4JJavaError as error:
+        raise SessionError(
+            "Spark does not start", detail=str(error.java_exception).strip(), hint="see the master and the settings of Spark"
+        ) from error
     return SparkSession.builder.getOrCreate()
 
 
-def _launch_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of the driver with these settings, some of which take effect only here; a JVM that exists is used."""
+def launch_jvm(master: str | None, config: Mapping[str, str]) -> dict[str, str]:
+    """Start the JVM of the driver with these settings, some of which take effect only here; a JVM that exists is used.
+
+    Return the settings with the master. Raises SessionError if Java is not installed.
+    """
+    _check_java()
+    settings = dict(config)
+    if master is not None:
+        settings["spark.master"] = master
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # noqa: SLF001
         _launch_settings.update(settings)
     with _launch_environment(settings):
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))  # noqa: SLF001
+    return settings
 
 
 def _check_java() -> None:

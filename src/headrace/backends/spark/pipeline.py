@@ -17,9 +17,12 @@ import gc
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+from pyspark.traceback_utils import SCCallSiteSync as untyped  # noqa: N813
 
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob, ReduceReport, ShuffleBlock
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
+SCCallSiteSync: Any = untyped
 MapTask = tuple[int, Sequence[Range]]
 ShufflePayload = tuple[str, bytes]
 """A kind and its content: a shuffle block, a piece of one, the name of a file with a block, a report, or an error."""
@@ -50,8 +54,18 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
     """Run a micro-batch and return the reports of the reduce tasks; raises the first HeadraceError of a worker."""
     rows: Any = spark.parallelize(list(enumerate(tasks)), len(tasks)).mapPartitions(partial(read_select_slice_aggregate, job))
     for level in range(job.extra_shuffles + 1):
-        rows = rows.partitionBy(job.partitions, int).mapPartitions(partial(merge_evaluate_route, job, level))
-    return collect_reports(rows.collect())
+        with name_stage(spark, f"joins, level {level}" if level else "map: read, select, aggregate"):
+            rows = rows.partitionBy(job.partitions, int)
+        rows = rows.mapPartitions(partial(merge_evaluate_route, job, level))
+    with name_stage(spark, "reduce: merge, evaluate windows, write results"):
+        return collect_reports(rows.collect())
+
+
+def name_stage(spark: SparkContext, name: str) -> AbstractContextManager[None]:
+    """Return a context in which the stages that PySpark creates have this name in Spark's UI, not that of a line of headrace."""
+    site: AbstractContextManager[None] = SCCallSiteSync(spark)
+    site._call_site = name  # type: ignore[attr-defined]  # noqa: SLF001  there is no public way to name a stage
+    return site
 
 
 def collect_reports(rows: Iterable[ShuffleRow]) -> list[ReduceReport]:

@@ -45,10 +45,12 @@ class DriverProcess:
     address: str
     line_ports: Mapping[str, Sequence[int]]
 
-    def __init__(self, streams: Sequence[StreamSpec], capacity_rows: int, *, cores: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, streams: Sequence[StreamSpec], capacity_rows: int, *, cores: Sequence[int] | None = None, host: str = "127.0.0.1"
+    ) -> None:
         """`capacity_rows` bounds the queue of each partition; `cores` is the CPU affinity (default: all cores)."""
-        specs = [spec.to_json() for spec in streams]
-        self._config = {"host": "127.0.0.1", "streams": specs, "capacity_rows": capacity_rows, "cores": list(cores or ())}
+        specs, self._host = [spec.to_json() for spec in streams], host
+        self._config = {"host": host, "streams": specs, "capacity_rows": capacity_rows, "cores": list(cores or ())}
 
     def __enter__(self) -> Self:
         """Start the process; return when it serves."""
@@ -74,7 +76,7 @@ class DriverProcess:
         if not first_line:
             raise self._exit_error()
         answer = json.loads(first_line)
-        self.address, self.line_ports = f"127.0.0.1:{answer['port']}", answer["line_ports"]
+        self.address, self.line_ports = f"{self._host}:{answer['port']}", answer["line_ports"]
         self._connection = TcpConnection(self.address)
 
     @property

@@ -146,12 +146,12 @@ class ConnectionBuffer:
 class ResultCollector:
     """A server on loopback for the duration of the `with` block; one thread may call `take`, also after the block."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns seconds since 1970, the time base of the event times."""
+    def __init__(self, host: str = "127.0.0.1", clock: Callable[[], float] = time.time) -> None:
+        """Listen on `host`; `clock` returns seconds since 1970, the time base of the event times."""
         self._clock = clock
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._server = socket.create_server((host, 0), backlog=128)
         self._server.setblocking(False)
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self.address = f"{host}:{self._server.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._buffers: list[ConnectionBuffer] = []

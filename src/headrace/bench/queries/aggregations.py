@@ -48,13 +48,14 @@ _PREDICATE_OPERATORS = ("<", ">", "=", "<=", ">=")
 
 @dataclass(frozen=True, slots=True)
 class PurchaseAggregations:
-    """Revenue by key: the first query sums all purchases, each other one those above a price drawn from [0, 100)."""
+    """Revenue by key: the first query sums `column` of all rows, each other one of those above a price drawn from [0, 100)."""
 
     stream: str = "purchases"
     key: str = "gem_pack"
     size: str = "8 seconds"
     slide: str = "4 seconds"
     seed: int = 7
+    column: str = "price"
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
@@ -64,9 +65,9 @@ class PurchaseAggregations:
         rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         size, slide = parse_duration(self.size), parse_duration(self.slide)
         for number in numbers(1):
-            predicate = None if number == 1 else ColumnComparison("price", ">", rng.randrange(10_000) / 100)
+            predicate = None if number == 1 else ColumnComparison(self.column, ">", rng.randrange(10_000) / 100)
             yield build_window_aggregation(
-                f"q{number}", self.stream, [self.key], [BenchAggregate("SUM", "price", "revenue")], predicate, size, slide
+                f"q{number}", self.stream, [self.key], [BenchAggregate("SUM", self.column, "revenue")], predicate, size, slide
             )
 
 

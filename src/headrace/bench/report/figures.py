@@ -51,6 +51,8 @@ _TimeSeries = tuple[Sequence[float], Sequence[float]]
 def draw_read_rate(group: ScenarioGroup) -> ReportFigure | None:
     """Return the figure of the read rate over time."""
     note = "Rows read from the queues of the driver, per second. The grey area is warm-up."
+    if group.reads_topic:
+        note = "Messages whose offsets the system committed to the broker, per second."
     return _draw_timeline(group, "reading", "Read rate over time", note, "rows/s", lambda run: compute_read_rate(run.throughput))
 
 
@@ -59,6 +61,9 @@ def draw_backlog(group: ScenarioGroup) -> ReportFigure | None:
     note = (
         "Rows produced but not yet read, in seconds of the offered rate. If the queue keeps growing, the rate is not sustained."
     )
+
+    if group.reads_topic:  # all rows are there from the start
+        return None
 
     def backlog_seconds(run: MeasuredRun) -> _TimeSeries:
         rows = zip(run.throughput.produced, run.throughput.read, strict=True)
@@ -155,7 +160,7 @@ def _make_resource_title(group: ScenarioGroup, resource: _Resource, value: int) 
     title = f"{resource.title}, {resource.unit}"
     if len(group.parameter_values) == 1:
         return title
-    return f"{title} · {value:,} {'keys' if group.has_key_ranges else 'query' if value == 1 else 'queries'}"
+    return f"{title} · {group.parameter.format_value(value)}"
 
 
 def _make_resource_plot(
@@ -421,10 +426,10 @@ def draw_rates(group: ScenarioGroup) -> ReportFigure | None:
     measured = [(cell, known) for cell in group.cells if (known := rate_of(cell))]
     if not measured:
         return None
-    searched = any(cell.sustainable_rate for cell, _ in measured)
+    searched = any(cell.sustainable_rate for cell, _ in measured) and not group.reads_topic
     kind = "Sustainable rate" if searched else "Read rate"
     has_several_values = len(group.parameter_values) > 1
-    parameter = f" by {'key range' if group.has_key_ranges else 'number of queries'}" if has_several_values else ""
+    parameter = f" by {group.parameter.title}" if has_several_values else ""
     note = (
         "A × at the bottom marks a system that failed at this value. "
         if has_several_values and len(measured) < len(group.cells)
@@ -469,7 +474,7 @@ def _make_line_plot(group: ScenarioGroup, measured: Sequence[tuple[ResultCell, C
         for sut in label_positions
     ]
     ticks = {"tickvals": group.parameter_values, "ticktext": [format_tick(value) for value in group.parameter_values]}
-    across = make_log_axis("keys" if group.has_key_ranges else "queries", group.parameter_values, room=0.06, **ticks)
+    across = make_log_axis(group.parameter.units, group.parameter_values, room=0.06, **ticks)
     margin = {"l": 60, "r": 80, "t": 12, "b": 48}
     return {"data": traces, "layout": make_layout(380, xaxis=across, yaxis=vertical, annotations=labels, margin=margin)}
 
@@ -488,7 +493,7 @@ def _make_system_line(group: ScenarioGroup, sut: str, points: Sequence[tuple[Res
             "color": colour_of(sut, group.systems),
             "visible": any(cell_rate.half_width for _, cell_rate in points),
         },
-        hovertemplate=f"{sut}<br>%{{x:,}} {'keys' if group.has_key_ranges else 'queries'}: %{{y:.3s}} rows/s<extra></extra>",
+        hovertemplate=f"{sut}<br>%{{x:,}} {group.parameter.units}: %{{y:.3s}} rows/s<extra></extra>",
     )
 
 

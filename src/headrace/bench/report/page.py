@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 from headrace.bench.report import figures as figures_module
+from headrace.bench.report.efficiency import draw_efficiency
 from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
 from headrace.bench.report.plots import PlotPanel, ReportFigure, colour_of, format_percent
 from headrace.bench.report.summary import format_parameters, make_summary_table, write_headlines
@@ -21,6 +22,7 @@ REPORT_NAME = "report.html"
 _SINGLE_PANEL_FIGURES = {"rate", "two-times"}  # figures with all parameter values in one panel
 FIGURES: tuple[Callable[[ScenarioGroup], ReportFigure | None], ...] = (
     figures_module.draw_rates,
+    draw_efficiency,
     figures_module.draw_event_and_processing_time,
     figures_module.draw_latency_distribution,
     figures_module.draw_latency_over_time,
@@ -87,21 +89,28 @@ def _render_section(group: ScenarioGroup) -> str:
 def _render_parameters(group: ScenarioGroup) -> str:
     parts = [
         f"scenario <code>{_escape_html(group.name)}</code>",
-        f"{group.seconds:g} s each",
+        *([_escape_html(group.place)] if group.place else []),
+        f"{'at most ' if group.reads_topic else ''}{group.seconds:g} s each",
         f"first {format_percent(group.warm_up)} warm-up",
-        f"run at {format_percent(group.load)} of the sustainable rate"
-        if any(c.sustainable_rate for c in group.cells)
-        else "fixed rate",
+        _describe_load(group),
     ]
     return " · ".join([*parts, *([f"up to {group.max_repeats} repeats"] if group.max_repeats > 1 else [])])
+
+
+def _describe_load(group: ScenarioGroup) -> str:
+    if group.reads_topic:
+        return "stored input, as fast as the system reads"
+    if any(cell.sustainable_rate for cell in group.cells):
+        return f"run at {format_percent(group.load)} of the sustainable rate"
+    return "fixed rate"
 
 
 def _render_summary(group: ScenarioGroup) -> str:
     header, rows = make_summary_table(group)
     body, previous = "", None
     for cell in group.cells:
-        is_new_block = previous is not None and previous != (cell.queries, cell.keys)
-        previous = (cell.queries, cell.keys)
+        is_new_block = previous is not None and previous != cell.parameters
+        previous = cell.parameters
         body += _render_summary_row(group, cell, rows.get(cell), len(header), "begins" if is_new_block else "")
     return f'<div class="scroll"><table class="summary">{_render_table_head(header)}<tbody>{body}</tbody></table></div>'
 
@@ -209,7 +218,7 @@ def _to_script_json(value: object) -> str:
 
 
 def _section_id(group: ScenarioGroup) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in group.name)
+    return "".join(letter if letter.isalnum() else "-" for letter in f"{group.name} {group.place}".strip())
 
 
 def _escape_html(text: str) -> str:

@@ -76,6 +76,7 @@ def format_percent(share: float) -> str:
 PlotSpec = dict[str, Any]
 _MARKER_SYMBOLS = {
     "headrace": "circle",
+    "headrace_local": "circle-dot",
     "headrace_common": "circle-open",
     "headrace_apart": "star",
     "flink": "square",
@@ -279,7 +280,7 @@ def make_time_axis(group: ScenarioGroup) -> PlotSpec:
 
 def make_warm_up_shape(group: ScenarioGroup) -> PlotSpec:
     """Return the shaded area of the warm-up, which does not count."""
-    until = group.seconds * group.warm_up
+    until = 0 if group.reads_topic else group.seconds * group.warm_up  # a topic's ends at another second in each run
     return {
         "type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": until, "y0": 0, "y1": 1, "fillcolor": GRID,
         "opacity": 0.45, "line": {"width": 0}, "layer": "below",

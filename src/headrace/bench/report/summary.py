@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from headrace.bench.measure.resources import summarize_samples
 from headrace.bench.measure.statistics import DistributionSummary, Histogram
+from headrace.bench.report.efficiency import compute_efficiency
 from headrace.bench.report.figures import rate_of
-from headrace.bench.report.groups import OWN_SYSTEM, ResultCell, ScenarioGroup
+from headrace.bench.report.groups import BY_NODES, BY_QUERIES, OWN_SYSTEM, ResultCell, ScenarioGroup
 from headrace.bench.report.plots import (
     NO_VALUE,
     format_bytes,
@@ -32,9 +33,16 @@ def write_headlines(group: ScenarioGroup) -> list[str]:
     sentences = [_write_headline(group, cell, own_rate.mean) for cell, own_rate in ours]
     if len(ours) > 1:
         (first, first_rate), (last, last_rate) = ours[0], ours[-1]
-        share = format_percent(last_rate.mean / first_rate.mean)
-        sentences.append(f"From {group.describe_cell(first)} to {group.describe_cell(last)}, headrace keeps {share} of its rate.")
+        sentences.append(_describe_change(group, (first, first_rate.mean), (last, last_rate.mean)))
     return sentences
+
+
+def _describe_change(group: ScenarioGroup, first: tuple[ResultCell, float], last: tuple[ResultCell, float]) -> str:
+    change = f"From {group.describe_cell(first[0])} to {group.describe_cell(last[0])}, headrace"
+    if group.parameter is BY_NODES:
+        efficiency = format_percent(compute_efficiency(last, first))
+        return f"{change} has {format_ratio(last[1] / first[1])} the rate: {efficiency} of the rate of a node is kept."
+    return f"{change} keeps {format_percent(last[1] / first[1])} of its rate."
 
 
 def _write_headline(group: ScenarioGroup, ours: ResultCell, rows_per_second: float) -> str:
@@ -46,7 +54,7 @@ def _write_headline(group: ScenarioGroup, ours: ResultCell, rows_per_second: flo
         f"{format_ratio(rows_per_second / peer_rate.mean)} {cell.sut}" for cell, peer_rate in peers if peer_rate is not None
     ]
     comparisons += [f"{cell.sut} failed" for cell, peer_rate in peers if peer_rate is None]
-    verb = "sustains" if ours.sustainable_rate else "reads"
+    verb = "sustains" if ours.sustainable_rate and not group.reads_topic else "reads"
     opening = f"With {group.describe_cell(ours)}, headrace {verb} {format_scaled(rows_per_second)} rows/s"
     return f"{opening}{': ' if comparisons else ''}{', '.join(comparisons)}."
 
@@ -64,7 +72,8 @@ def make_summary_table(group: ScenarioGroup) -> tuple[tuple[str, ...], dict[Resu
 
 def format_parameters(group: ScenarioGroup, cell: ResultCell) -> str:
     """Return the parameters of a cell in short form."""
-    return f"{cell.queries:,}" + (f" · {cell.keys:,} keys" if group.has_key_ranges else "")
+    parameter = group.parameter
+    return f"{cell.queries:,}" + ("" if parameter is BY_QUERIES else f" · {parameter.format_value(parameter.value_of(cell))}")
 
 
 def _make_row(group: ScenarioGroup, cell: ResultCell) -> tuple[str, ...]:

@@ -17,8 +17,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.driver.topic import TopicSpec
 from headrace.bench.measure.sustainable import RateSearchBounds, SustainabilityLimits
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.queries.sets import QueryGenerator, make_query_generator, options_of
@@ -27,7 +29,8 @@ from headrace.errors import HeadraceError
 
 STEADY_RATE = RateScript.constant(1.0)
 PEERS = ("headrace", "spark", "flink", "limit", "duckdb")
-SYSTEMS = (*PEERS, "headrace_common", "headrace_apart")  # the last two share less between joins in SLIDING windows
+SYSTEMS = (*PEERS, "headrace_local", "headrace_common", "headrace_apart")  # the last two share less between sliding joins
+CLUSTER_SYSTEMS = tuple(name for name in SYSTEMS if name not in {"limit", "duckdb", "headrace_local"})  # those are one process
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class ScenarioStep:
 class Scenario:
     """See the module docstring.
 
-    `rate` is a script relative to the base rate, which is `load` times the sustainable rate found.
+    `rate` is a script relative to the base rate, which is `load` times the sustainable rate found. With a `cluster`, the systems
+    run on its nodes.
     """
 
     name: str
@@ -105,6 +109,8 @@ class Scenario:
     warm_up: float = 0.25
     search: RateSearchSettings = RateSearchSettings()
     systems: tuple[str, ...] = PEERS
+    cluster: BenchCluster | None = None
+    topic: TopicSpec | None = None
 
     def __post_init__(self) -> None:
         """Reject values that cannot run."""
@@ -124,6 +130,8 @@ class Scenario:
         if missing:
             message = f"scenario '{self.name}' has queries over stream '{missing[0]}', which it does not declare"
             raise HeadraceError(message, detail=f"streams: {', '.join(sorted(declared))}")
+        if self.topic is not None and (len(self.streams) > 1 or self.ad_hoc is not None or self.cluster is not None):
+            raise HeadraceError(f"scenario '{self.name}' has a topic, so it must have one stream, no [ad_hoc] and no cluster")
 
     @property
     def peak_query_count(self) -> int:
@@ -179,15 +187,26 @@ class Scenario:
         return self.search.make_limits(self.warm_up)
 
     def with_overrides(
-        self, *, queries: int | None = None, seconds: float | None = None, keys: int | None = None, load: float | None = None
+        self,
+        *,
+        queries: int | None = None,
+        seconds: float | None = None,
+        keys: int | None = None,
+        load: float | None = None,
+        cluster: BenchCluster | None = None,
+        rows: int | None = None,
     ) -> Scenario:
         """Return the scenario with other parameters; None keeps a value. `keys` applies to all streams with configurable keys."""
         changed = self if queries is None else self._with_queries(queries)
+        if rows is not None and self.topic is None:
+            raise HeadraceError(f"scenario '{self.name}' has no topic whose rows can be chosen")
         return replace(
             changed,
             streams=changed.streams if keys is None else self._with_keys(keys),
             seconds=changed.seconds if seconds is None else seconds,
             load=changed.load if load is None else load,
+            cluster=changed.cluster if cluster is None else cluster,
+            topic=changed.topic if rows is None or changed.topic is None else replace(changed.topic, rows=rows),
         )
 
     def _with_keys(self, keys: int) -> tuple[StreamSpec, ...]:
@@ -220,6 +239,8 @@ class Scenario:
             },
             "ad_hoc": None if self.ad_hoc is None else _to_plain_json(ad_hoc_to_json(self.ad_hoc)),
             "search": asdict(self.search),
+            "cluster": None if self.cluster is None else self.cluster.to_json(),
+            "topic": None if self.topic is None else self.topic.to_json(),
         }
 
     @staticmethod
@@ -240,6 +261,8 @@ class Scenario:
             value["warm_up"],
             RateSearchSettings(**value["search"]),
             tuple(value["systems"]),
+            BenchCluster.from_json(value.get("cluster")),
+            TopicSpec(**value["topic"]) if value.get("topic") else None,
         )
 
 
@@ -255,7 +278,7 @@ def _tuples_to_lists(value: Any) -> Any:
 _TOP_LEVEL_TYPES: Mapping[str, tuple[type, ...]] = {
     "title": (str,), "about": (str,), "systems": (list,), "seconds": (int, float), "warm_up": (int, float),
     "load": (int, float), "rate": (int, float, dict), "streams": (dict,), "queries": (dict,), "ad_hoc": (dict,),
-    "search": (dict,),
+    "search": (dict,), "cluster": (dict,), "topic": (dict,),
 }  # fmt: skip
 _REQUIRED_KEYS = ("title", "about", "streams", "queries")
 _TYPE_NAMES = {str: "a string", int: "a number", float: "a number", dict: "a table", list: "an array", bool: "true or false"}
@@ -304,6 +327,10 @@ def parse_scenario(name: str, text: str, file: str) -> Scenario:
         options["ad_hoc"] = parse_ad_hoc(values["ad_hoc"]) if "ad_hoc" in values else None
     with _error_context(file, "search"):
         options["search"] = _build_checked(RateSearchSettings, values.get("search", {}))
+    with _error_context(file, "cluster"):
+        options["cluster"] = _build_checked(BenchCluster, values["cluster"]) if "cluster" in values else None
+    with _error_context(file, "topic"):
+        options["topic"] = _build_checked(TopicSpec, values["topic"]) if "topic" in values else None
     with _error_context(file, ""):
         return Scenario(name, values["title"], " ".join(values["about"].split()), streams, workload, **options)
 

@@ -19,7 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.driver.topic import TopicAddress
 from headrace.bench.queries.query import BenchQuery
 from headrace.connectors.tcp import TcpConnection, parse_address
 from headrace.errors import HeadraceError
@@ -56,7 +58,10 @@ class SutStream:
 
 @dataclass(frozen=True, slots=True)
 class SutConfig:
-    """The first line that an adapter reads: addresses of driver and collector, streams, and the initial queries."""
+    """The first line that an adapter reads: addresses of driver and collector, streams, initial queries, and the cluster.
+
+    Without a cluster, the system runs on this machine. With a topic, the only stream is that topic, and there is no driver.
+    """
 
     driver: str
     collector: str
@@ -64,6 +69,8 @@ class SutConfig:
     streams: tuple[SutStream, ...]
     queries: tuple[BenchQuery, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    cluster: BenchCluster | None = None
+    topic: TopicAddress | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""
@@ -74,6 +81,8 @@ class SutConfig:
             "streams": [stream.to_json() for stream in self.streams],
             "queries": [query.to_json() for query in self.queries],
             "options": dict(self.options),
+            "cluster": None if self.cluster is None else self.cluster.to_json(),
+            "topic": None if self.topic is None else self.topic.to_json(),
         }
 
     @staticmethod
@@ -86,6 +95,8 @@ class SutConfig:
             tuple(SutStream.from_json(stream) for stream in value["streams"]),
             tuple(BenchQuery.from_json(query) for query in value.get("queries", ())),
             dict(value.get("options", {})),
+            BenchCluster.from_json(value.get("cluster")),
+            TopicAddress(**value["topic"]) if value.get("topic") else None,
         )
 
     def get_stream(self, name: str) -> SutStream:
@@ -125,6 +136,9 @@ class SutAdapter(Protocol):
 
         Report refused queries only: all other initial queries are live when the call returns.
         """
+
+    def limit_nodes(self) -> None:
+        """Limit the processors of the nodes of the cluster from now on; called once it is warm, if it has nodes."""
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """Add and remove the queries requested since the last change; report each one when it is done."""

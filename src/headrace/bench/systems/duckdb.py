@@ -124,6 +124,9 @@ class DuckDbAdapter:
             return False
         return True
 
+    def limit_nodes(self) -> None:
+        """There are no nodes."""
+
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`."""
         assert self._loop is not None

@@ -1,8 +1,9 @@
-"""Run a Flink MiniCluster and its jobs, controlled by JSON lines from `flink`.
+"""Run jobs on a Flink MiniCluster, or on a cluster of other processes, controlled by JSON lines from `flink`.
 
 This script runs in Flink's own Python environment, so it imports only the standard library and pyflink.
 
-    {"jars": […], "java": [options], "cluster": {…}, "table": {…}}        first line; response when the cluster is up
+    {"jars": […], "java": [options], "cluster": {…}, "table": {…}, "rest": address or null}     first line; response when
+                                                                         the cluster is up: a MiniCluster, if rest is null
     {"call": "submit", "job": j, "tables": {name: DDL}, "queries": {name: SQL}, "sink": {option: value}}
     {"call": "cancel", "job": j}           {"call": "check"}
 
@@ -55,23 +56,26 @@ def start_jvm(jars: list[str], options: list[str]) -> int:
     return int(struct.unpack("!I", port_file.read_bytes()[:4])[0])
 
 
-class FlinkMiniCluster:
-    """A MiniCluster: job manager and one task manager in the JVM, REST on loopback; jobs are submitted as to a remote one."""
+class FlinkCluster:
+    """A cluster that jobs are submitted to: at an address, or a MiniCluster with its REST interface on loopback.
+
+    A MiniCluster has the job manager and one task manager in the JVM of this process.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Start the cluster; `cluster` and `table` of `config` are Flink settings."""
+        """Start the JVM and, without an address, the MiniCluster; `cluster` and `table` of `config` are Flink settings."""
         os.environ["PYFLINK_GATEWAY_PORT"] = str(start_jvm(config["jars"], config["java"]))
         self._jvm = get_gateway().jvm
-        self._rest_address = self._start_cluster(config["cluster"])
+        self._rest_address = config["rest"] or self._start_mini_cluster(config["cluster"])
         settings = EnvironmentSettings.new_instance().in_streaming_mode().build()
         self._table_environment = TableEnvironment.create(settings)
-        port = self._rest_address.rpartition(":")[2]
-        target = {"execution.target": "remote", "rest.address": "127.0.0.1", "rest.port": port}
+        host, _, port = self._rest_address.rpartition("/")[2].rpartition(":")
+        target = {"execution.target": "remote", "rest.address": host, "rest.port": port}
         for name, value in {**config["table"], **target}.items():
             self._table_environment.get_config().set(name, value)
         self._job_clients: dict[str, Any] = {}
 
-    def _start_cluster(self, settings: dict[str, str]) -> str:
+    def _start_mini_cluster(self, settings: dict[str, str]) -> str:
         configuration = self._jvm.org.apache.flink.configuration.Configuration()
         for name, value in settings.items():
             configuration.setString(name, value)
@@ -146,7 +150,7 @@ def _extract_cause(error: BaseException) -> str:
     return (causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else repr(error))[:500]
 
 
-def handle_request(cluster: FlinkMiniCluster, request: dict[str, Any]) -> dict[str, Any]:
+def handle_request(cluster: FlinkCluster, request: dict[str, Any]) -> dict[str, Any]:
     """Execute a request and return the response."""
     arguments = {name: value for name, value in request.items() if name != "call"}
     refused = getattr(cluster, {"submit": "submit", "cancel": "cancel", "check": "check"}[request["call"]])(**arguments)
@@ -158,13 +162,13 @@ def main() -> None:
     die_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of the JVM must not mix with the responses
-    cluster: FlinkMiniCluster | None = None
+    cluster: FlinkCluster | None = None
     for line in sys.stdin:
         try:
             request = json.loads(line)
             response = {}
             if cluster is None:
-                cluster = FlinkMiniCluster(request)
+                cluster = FlinkCluster(request)
             else:
                 response = handle_request(cluster, request)
         except Exception as error:  # noqa: BLE001  sent as the response

@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import HeadraceError
+from headrace.storage.posix import replace_file
 
 
 def get_cache_folder() -> Path:
@@ -25,6 +27,28 @@ def get_cache_folder() -> Path:
     folder = Path(base) / "headrace"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+_MAVEN = "https://repo1.maven.org/maven2/"
+_DOWNLOAD_SECONDS = 120.0
+
+
+def ensure_jar(path: str) -> Path:
+    """Return a jar of Maven Central by its path there; download it if it is not in the cache. Raise HeadraceError on failure."""
+    jar = get_cache_folder() / path.rpartition("/")[2]
+    if jar.exists():
+        return jar
+    try:
+        with urllib.request.urlopen(f"{_MAVEN}{path}", timeout=_DOWNLOAD_SECONDS) as answer:  # noqa: S310  https
+            content = answer.read()
+        with urllib.request.urlopen(f"{_MAVEN}{path}.sha1", timeout=_DOWNLOAD_SECONDS) as answer:  # noqa: S310  https
+            expected = answer.read().decode().split()[0]
+    except OSError as error:
+        raise HeadraceError(f"'{_MAVEN}{path}' cannot be downloaded", detail=str(error), hint=f"place it at {jar}") from error
+    if hashlib.sha1(content).hexdigest() != expected:  # noqa: S324  what Maven publishes
+        raise HeadraceError(f"'{_MAVEN}{path}' arrived damaged", hint="run the command again")
+    replace_file(jar, content)
+    return jar
 
 
 _JAVA_SOURCES = Path(__file__).parent / "java"

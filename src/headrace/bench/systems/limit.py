@@ -219,6 +219,9 @@ class LimitAdapter:
             versions, {"threads": "one per partition", "rows_per_read": _ROWS_PER_READ, "columns": "needed ones only"}
         )
 
+    def limit_nodes(self) -> None:
+        """There are no nodes."""
+
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`; the hand-written program supports no changes."""
         for query in added:

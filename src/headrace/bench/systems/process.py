@@ -1,8 +1,8 @@
 """Run a system under test as a process: JSON lines in, JSON lines out; the process ends when its input ends.
 
     runner                                              python -m headrace.bench.systems.NAME
-    SutProcess ── configuration, add, remove, stop ──> serve ── start, change, check, close ──> SutAdapter
-               <── ready, live, removed, refused, failed ──
+    SutProcess ── configuration, limit, add, remove, stop ──> serve ── start, limit_nodes, change, check, close ──> SutAdapter
+               <── ready, limited, live, removed, refused, failed ──
 
 Output of the adapter and its libraries goes to standard error. The child leads its own process session, so that the runner can
 kill it with all its children; when the runner ends, the input of the child ends, and the child kills its own children.
@@ -35,12 +35,13 @@ from headrace.errors import HeadraceError
 
 _CHECK_INTERVAL_S = 0.5  # seconds between health checks of the system
 _SHUTDOWN_GRACE_S = 15.0  # seconds for an orderly shutdown
+_LIMIT_TIMEOUT_S = 30.0
 _TAIL_BYTES = 3000  # end of standard error that a failure quotes
 
 
 @dataclass(frozen=True, slots=True)
 class SutEvent:
-    """A line from a system: `event` is ready, live, removed, refused or failed; `at` is in microseconds."""
+    """A line from a system: `event` is ready, limited, live, removed, refused or failed; `at` is in microseconds."""
 
     event: str
     query: str = ""
@@ -113,7 +114,7 @@ def drive_adapter(adapter: SutAdapter, lines: queue.Queue[str | None], voice: Su
         if first is not None:
             started = adapter.start(SutConfig.from_json(json.loads(first)), voice)
             voice.write_event(SutEvent("ready", versions=started.versions, settings=started.settings))
-            _apply_commands(adapter, lines)
+            _apply_commands(adapter, lines, voice)
     except Exception as error:  # noqa: BLE001  any error is the reason of the failure
         traceback.print_exc()
         voice.write_event(SutEvent("failed", reason=str(error) if isinstance(error, HeadraceError) else repr(error)))
@@ -124,7 +125,7 @@ def drive_adapter(adapter: SutAdapter, lines: queue.Queue[str | None], voice: Su
     return 0
 
 
-def _apply_commands(adapter: SutAdapter, lines: queue.Queue[str | None]) -> None:
+def _apply_commands(adapter: SutAdapter, lines: queue.Queue[str | None], voice: SutEventWriter) -> None:
     while True:
         commands = _take_commands(lines)
         added: dict[str, BenchQuery] = {}
@@ -137,10 +138,13 @@ def _apply_commands(adapter: SutAdapter, lines: queue.Queue[str | None]) -> None
                 added[query.name] = query
             elif command["command"] == "remove":
                 removed.append(command["name"])
+            elif command["command"] == "limit":
+                adapter.limit_nodes()
+                voice.write_event(SutEvent("limited"))
             else:
-                raise HeadraceError(f"unknown command '{command['command']}'", detail="commands: add, remove, stop")
+                raise HeadraceError(f"unknown command '{command['command']}'", detail="commands: limit, add, remove, stop")
         cancelled = [name for name in removed if name in added]  # added and removed again before this change
-        if commands:
+        if added or removed:
             adapter.change([q for name, q in added.items() if name not in cancelled], [n for n in removed if n not in cancelled])
         adapter.check()
 
@@ -156,12 +160,13 @@ def _take_commands(lines: queue.Queue[str | None]) -> list[Any]:
 
 
 def _kill_children() -> None:
-    for child in _list_process_tree(os.getpid())[1:]:
+    for child in list_process_tree(os.getpid())[1:]:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
 
 
-def _list_process_tree(pid: int) -> list[psutil.Process]:
+def list_process_tree(pid: int) -> list[psutil.Process]:
+    """Return a process and its descendants; empty if it has ended."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -208,19 +213,28 @@ class SutProcess:
 
     def wait_ready(self, timeout: float) -> SutEvent:
         """Return the ready event; `events` returns earlier refusals. Raise HeadraceError with the reason of a failure."""
+        return self._wait_for_event("ready", timeout)
+
+    def limit_nodes(self, timeout: float = _LIMIT_TIMEOUT_S) -> None:
+        """Limit the processors of the nodes of its cluster, and return when that is done."""
+        self._send_command({"command": "limit"})
+        self._wait_for_event("limited", timeout)
+
+    def _wait_for_event(self, name: str, timeout: float) -> SutEvent:
+        """Return the next event of this name; others are kept for `events`. Raise HeadraceError if the system fails before."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             alive = self.alive
             for event in self._drain_events():
-                if event.event == "ready":
+                if event.event == name:
                     return event
                 if event.event == "failed":
-                    raise HeadraceError(f"{self.system} failed to start", detail=event.reason)
+                    raise HeadraceError(f"{self.system} failed{' to start' if name == 'ready' else ''}", detail=event.reason)
                 self._early_events.append(event)
             if not alive:
                 raise HeadraceError(f"{self.system} ended with code {self._process.returncode}", detail=self.tail())
             time.sleep(0.02)
-        raise HeadraceError(f"{self.system} is not ready after {timeout:g} s", detail=self.tail())
+        raise HeadraceError(f"{self.system} is not {name} after {timeout:g} s", detail=self.tail())
 
     def add(self, query: BenchQuery) -> None:
         """Request a query; a later event reports it as live or refused."""
@@ -250,7 +264,7 @@ class SutProcess:
 
     def pids(self) -> list[int]:
         """Return the ids of the process and its current descendants."""
-        return [process.pid for process in _list_process_tree(self._process.pid)]
+        return [process.pid for process in list_process_tree(self._process.pid)]
 
     def tail(self) -> str:
         """Return the end of its standard error."""
@@ -279,7 +293,7 @@ class SutProcess:
 
     def kill(self) -> None:
         """Kill the process and all its descendants."""
-        tree = _list_process_tree(self._process.pid)
+        tree = list_process_tree(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for process in tree:

@@ -1,7 +1,7 @@
 """Run stock Spark Structured Streaming: a streaming query with its own scan for each query.
 
 A native Spark source pulls Arrow batches from the driver, and a sink counts the results in the tasks. Options: "rows_per_batch"
-(maximum rows of a micro-batch), "state_store" ("hdfs" or "rocksdb"), "settings" (further Spark settings by name).
+(maximum rows of a micro-batch), "state_store" ("hdfs" or "rocksdb"), and those of `SparkDeployment`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import psutil
 import pyspark
 
-from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
+from headrace.backends.spark.environment import STOCK_SETTINGS
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.systems.adapter import NO_DIALECT_TEXT, QueryStatusReporter, SutConfig, SutDescription, SutStream
 from headrace.bench.systems.jvm_connector import build_connector
 from headrace.bench.systems.process import serve
+from headrace.bench.systems.spark_deployment import SparkDeployment
 from headrace.connectors.tcp import TcpConnection
 from headrace.errors import HeadraceError
 
@@ -40,6 +41,7 @@ class SparkAdapter:
     def __init__(self) -> None:
         """Create the adapter; `start` starts Spark."""
         self._spark: Any = None
+        self._deployment: SparkDeployment | None = None
         self._running_queries: dict[str, tuple[Any, str]] = {}  # the streaming query and its consumer group, by name
         self._started_count = 0
         self._lock = threading.Lock()
@@ -47,15 +49,17 @@ class SparkAdapter:
     def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`."""
         self._config, self._reporter, self._driver = config, reporter, TcpConnection(config.driver)
-        settings = make_spark_settings(config.options)
+        settings = make_spark_settings(config)
         jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
         jar = build_connector("spark", pyspark.__version__, jars, {})
-        paths = {"spark.driver.extraClassPath": str(jar), "spark.local.dir": str(config.scratch)}
-        self._spark = start_spark("local[*]", {**settings, **paths})
+        self._deployment = SparkDeployment(config)
+        self._spark = self._deployment.start(settings, jar)
+        self._task_slots = self._deployment.task_slots
         self._starter_pool = ThreadPoolExecutor(_STARTER_THREADS)
         list(self._starter_pool.map(self._start_query, config.queries))
         description = {
             **settings,
+            **self._deployment.describe(),
             "rows_per_batch": self._max_batch_rows,
             "trigger": "as soon as the previous batch is done",
             "source": "Arrow batches pulled by a Java source (MicroBatchStream, columnar)",
@@ -65,6 +69,11 @@ class SparkAdapter:
     @property
     def _max_batch_rows(self) -> int:
         return int(self._config.options.get("rows_per_batch", _DEFAULT_ROWS_PER_BATCH))
+
+    def limit_nodes(self) -> None:
+        """See `SutAdapter`."""
+        assert self._deployment is not None
+        self._deployment.limit_nodes()
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`; a few threads start and stop queries concurrently."""
@@ -89,8 +98,9 @@ class SparkAdapter:
                 for name in query.streams:
                     self._register_view(self._config.get_stream(name), group)
                 result = self._spark.sql(query.sql["spark"])
-            checkpoint = self._config.scratch / "checkpoints" / group
-            writer = result.writeStream.format(_SINK_CLASS).outputMode("append").option("checkpointLocation", str(checkpoint))
+            assert self._deployment is not None
+            writer = result.writeStream.format(_SINK_CLASS).outputMode("append")
+            writer = writer.option("checkpointLocation", self._deployment.make_checkpoint(group))
             running = writer.option("address", self._config.collector).option("query", query.name).start()
         except Exception as error:  # noqa: BLE001  any error of Spark is a refusal
             self._reporter.report_refused(query.name, str(error).partition("\n")[0])
@@ -101,7 +111,7 @@ class SparkAdapter:
     def _register_view(self, stream: SutStream, group: str) -> None:
         options = {"address": self._config.driver, "stream": stream.name, "group": group}
         reader = self._spark.readStream.format(_SOURCE_CLASS).schema(stream.schema.to_ddl()).options(**options)
-        rows = reader.option("rows", self._max_batch_rows).option("tasks", os.cpu_count() or 1).load()
+        rows = reader.option("rows", self._max_batch_rows).option("tasks", self._task_slots).load()
         rows.withWatermark(stream.spec.time_column, f"{stream.spec.watermark} seconds").createOrReplaceTempView(stream.name)
 
     def _remove_query(self, name: str) -> None:
@@ -114,28 +124,33 @@ class SparkAdapter:
 
     def check(self) -> None:
         """See `SutAdapter`."""
+        assert self._deployment is not None
+        self._deployment.check()
         for name, (running, _) in list(self._running_queries.items()):
             if not running.isActive and name in self._running_queries:
                 raise HeadraceError(f"streaming query '{name}' ended", detail=str(running.exception())[:2000])
 
     def close(self) -> None:
         """See `SutAdapter`."""
-        if self._spark is not None:
-            self._spark.stop()
+        if self._deployment is not None:
+            self._deployment.close()
 
 
-def make_spark_settings(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the Spark settings for this machine that are not defaults; docs/benchmark-systems.md gives the reasons."""
-    store = options.get("state_store", "hdfs")
+def make_spark_settings(config: SutConfig) -> dict[str, str]:
+    """Return the Spark settings that are not defaults; docs/benchmark-systems.md gives the reasons.
+
+    On the cluster of a user, the number of shuffle partitions is Spark's default, unless the option "settings" has another.
+    """
+    store, cluster = config.options.get("state_store", "hdfs"), config.cluster
     if store not in _STATE_STORE_CLASSES:
         raise HeadraceError(f"unknown spark state store '{store}'", detail=f"state stores: {', '.join(_STATE_STORE_CLASSES)}")
-    return {
+    settings = {
         **STOCK_SETTINGS,
         "spark.driver.memory": f"{max(2048, psutil.virtual_memory().total // 4 >> 20)}m",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.streaming.stateStore.providerClass": _STATE_STORE_CLASSES[store],
-        **options.get("settings", {}),
     }
+    slots = (os.cpu_count() or 1) if cluster is None else cluster.nodes * cluster.slots
+    return {**settings, "spark.sql.shuffle.partitions": str(slots)} if slots else settings
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.runtime.partition_scaling import PartitionSetting
 from headrace.session import ROWS_PER_BATCH, Session
+from headrace.statements import SinkOptions
 
 _INTERVAL_SECONDS = 0.25
 _LIVE_TIMEOUT_SECONDS = 10.0
@@ -53,17 +54,22 @@ class EmbeddedTarget:
         """See `ShellTarget`."""
         return self._session.check(sql)
 
-    def add(self, sql: str, name: str | None) -> QuerySummary:
+    def add(self, sql: str, name: str | None, sink: SinkOptions | None = None) -> QuerySummary:
         """See `ShellTarget`."""
-        return self._wait_until_live(self._session.add(sql, name=name))
+        return self._wait_until_live(self._session.add(sql, name=name, sinks=_keep_results(sink)))
 
-    def replace(self, name: str, sql: str) -> QuerySummary:
+    def replace(self, name: str, sql: str, sink: SinkOptions | None = None) -> QuerySummary:
         """See `ShellTarget`."""
-        return self._wait_until_live(self._session.replace(name, sql))
+        sinks = self._session.query(name).active_sinks if sink is None else _keep_results(sink)
+        return self._wait_until_live(self._session.replace(name, sql, sinks=sinks))
 
     def remove(self, name: str) -> None:
         """See `ShellTarget`."""
         self._session.remove(name)
+
+    def create_stream(self, statement: str) -> None:
+        """See `ShellTarget`."""
+        self._session.sql(statement)
 
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""
@@ -130,10 +136,9 @@ class EmbeddedTarget:
         if query is None:
             known = ", ".join(live_query.name for live_query in self._session.queries()) or "none"
             raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {known}")
-        if query.sink.written_by_workers:
-            raise SessionError(
-                f"the results of query '{name}' are not readable here", detail=f"the query writes to the sink {query.sink}"
-            )
+        if not any(sink.kind == "memory" for sink in query.sinks):
+            written = ", ".join(sink.description for sink in query.sinks)
+            raise SessionError(f"the results of query '{name}' are not readable here", detail=f"the query writes to {written}")
         return query
 
     def _read_last(self, query: Query, last: int | None, last_batch: int) -> pa.Table:
@@ -141,22 +146,28 @@ class EmbeddedTarget:
         return pa.Table.from_batches(self._session.result_reader.read_last_rows(query.id, -1, last_batch, last), query.schema)
 
 
-def open_demo_session(backend: str, spark: SparkOptions) -> Session:
-    """Open a session with the two generated streams of the demo."""
-    session = Session(backend=backend, **spark.to_arguments())
+def open_demo_session(backend: str, spark: SparkOptions, checkpoint: str | None = None) -> Session:
+    """Open a session with the two generated streams of the demo; by default in a temporary checkpoint."""
+    session = Session(checkpoint, backend=backend, **spark.to_arguments())
     declare_demo_streams(session)
     return session
 
 
-def open_file_session(file: SessionFile, backend: str, spark: SparkOptions) -> Session:
-    """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
+def open_file_session(file: SessionFile, backend: str, spark: SparkOptions, checkpoint: str | None = None) -> Session:
+    """Open a session with the streams and queries of a file; it keeps results itself and ignores the sinks of the file.
+
+    By default the checkpoint is temporary; that of the file has results that went to its sinks. A query that an existing
+    checkpoint has had is not added again.
+    """
     rows = file.rows_per_batch or ROWS_PER_BATCH
     options = {"functions": file.functions, "storage_options": file.storage, **spark.to_arguments()}
-    session = Session(backend=backend, rows_per_batch=rows, partitions=file.partitions, **options)
+    session = Session(checkpoint, backend=backend, rows_per_batch=rows, partitions=file.partitions, **options)
     try:
         for stream in file.streams:
             stream.declare(session)
         for query in file.queries:
+            if session.find(query.name) is not None:
+                continue
             session.add(query.sql, name=query.name, budget=query.budget)
     except BaseException:
         session.close()
@@ -182,3 +193,8 @@ def _summarize_stream(name: str, report: dict[str, object]) -> StreamSummary:
 def _summarize_query(query: Query, note: str = "") -> QuerySummary:
     statistics = query.emitted, query.late, query.error or "", query.deployment_seconds
     return QuerySummary(query.name, query.sql, query.status, query.schema, *statistics, note)
+
+
+def _keep_results(sink: SinkOptions | None) -> list[SinkOptions]:
+    """Return the sinks of a query of the shell, which shows its results."""
+    return ["memory"] if sink is None or sink == "memory" else ["memory", sink]

@@ -28,6 +28,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    StreamCreated,
     StreamDropped,
     StreamList,
     UsageList,
@@ -35,6 +36,7 @@ from headrace.cli.shell.outcomes import (
 )
 from headrace.cli.shell.parser import (
     AddStatement,
+    CreateStatement,
     DescribeStatement,
     DropStatement,
     ExplainStatement,
@@ -107,14 +109,19 @@ class StatementRunner:
         """Run a statement; errors have their place in the statement, not only in its query."""
         match statement:
             case AddStatement():
-                yield QueryChanged("added", self._run_named(statement, lambda sql: self._target.add(sql, statement.name)))
+                yield QueryChanged(
+                    "added", self._run_named(statement, lambda sql: self._target.add(sql, statement.name, statement.sink))
+                )
             case ReplaceStatement():
-                yield QueryChanged("replaced", self._run_named(statement, lambda sql: self._target.replace(statement.name, sql)))
+                yield self._replace(statement)
             case RemoveStatement():
                 for name in statement.names:
                     removed = self._target.query(name)
                     self._target.remove(name)
                     yield QueryChanged("removed", removed)
+            case CreateStatement():
+                self._target.create_stream(statement.text)
+                yield StreamCreated(statement.name)
             case DropStatement():
                 self._target.drop_stream(statement.name, cascade=statement.cascade)
                 yield StreamDropped(statement.name)
@@ -138,6 +145,12 @@ class StatementRunner:
                 yield UsageList()
             case QuitStatement():
                 return
+
+    def _replace(self, statement: ReplaceStatement) -> Outcome:
+        name, sink = statement.name, statement.sink
+        if statement.adds_missing and all(query.name != name for query in self._target.queries()):
+            return QueryChanged("added", self._run_named(statement, lambda sql: self._target.add(sql, name, sink)))
+        return QueryChanged("replaced", self._run_named(statement, lambda sql: self._target.replace(name, sql, sink)))
 
     def _run_select(self, statement: SelectStatement) -> Iterator[Outcome]:
         query = _run_with_place(statement.sql, lambda sql: self._target.add(sql, self._make_name()))

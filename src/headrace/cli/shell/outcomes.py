@@ -117,6 +117,13 @@ class StreamList:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamCreated:
+    """A stream was declared."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamDropped:
     """A stream was dropped."""
 
@@ -187,6 +194,7 @@ Outcome: TypeAlias = (
     QueryChanged
     | QueryList
     | StreamList
+    | StreamCreated
     | StreamDropped
     | PartitionsChanged
     | PlanText

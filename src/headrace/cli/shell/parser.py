@@ -21,7 +21,9 @@ from typing import TypeAlias
 
 from headrace.errors import HeadraceError, SqlError
 from headrace.model.time import parse_duration
+from headrace.sql.ddl import CreateQuery, CreateStream, parse_ddl
 from headrace.sql.parser import SqlSource
+from headrace.statements import SinkOptions, parse_sink_options
 
 
 class TokenKind(Enum):
@@ -200,15 +202,18 @@ class AddStatement:
     sql: SqlText
     name: str | None = None
     is_name_at_end: bool = False
+    sink: SinkOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStatement:
-    """Replace a query."""
+    """Replace a query; with `adds_missing`, add it if there is none of that name."""
 
     name: str
     sql: SqlText
     is_name_at_end: bool = False
+    adds_missing: bool = False
+    sink: SinkOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,14 @@ class DropStatement:
 
     name: str
     cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStatement:
+    """Declare a stream, with the text of the whole statement."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +314,7 @@ Statement: TypeAlias = (
     AddStatement
     | ReplaceStatement
     | RemoveStatement
+    | CreateStatement
     | DropStatement
     | RescaleStatement
     | ShowStatement
@@ -317,7 +331,9 @@ USAGES: tuple[tuple[str, str], ...] = (
     ("SELECT … [LIMIT n] [FOR 5 SECONDS]", "run a query while you watch it; it is removed when you stop"),
     ("ADD SELECT … AS name", "add a query that stays; ADD name AS SELECT … is the same"),
     ("REPLACE name AS SELECT …", "replace a query"),
-    ("REMOVE name [, name …]", "remove queries; their results stay"),
+    ("REMOVE name [, name …]", "remove queries; their results stay; DROP QUERY name is the same"),
+    ("CREATE STREAM name (column TYPE, …, WATERMARK FOR …) WITH (…)", "declare a stream of files, Kafka, a server, …"),
+    ("CREATE [OR REPLACE] QUERY name [WITH (sink = …)] AS SELECT …", "add or replace a query, with a sink"),
     ("DROP STREAM name [CASCADE]", "drop a stream; CASCADE removes the queries that read it"),
     ("RESCALE n | AUTO", "change the number of key partitions; AUTO follows the cores and the load"),
     ("TAIL name [FROM BEGINNING] [LIMIT n] [FOR 5 SECONDS]", "follow the results of a query"),
@@ -327,8 +343,6 @@ USAGES: tuple[tuple[str, str], ...] = (
     ("DESCRIBE name", "show the columns of a stream or a query"),
     ("HELP, QUIT", "show this list; quit"),
 )
-
-
 QUERY_STARTS = ("SELECT", "WITH", "FROM")
 
 
@@ -354,6 +368,10 @@ class _TokenReader:
 
     def __init__(self, source: StatementText) -> None:
         self._statement_text, self.remaining = source, list(source.significant_tokens)
+
+    @property
+    def text(self) -> str:
+        return self._statement_text.text
 
     def error_at(self, token: Token | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
         offset = len(self._statement_text.text.rstrip()) if token is None else token.start
@@ -509,7 +527,20 @@ def _parse_remove(reader: _TokenReader) -> RemoveStatement:
     return RemoveStatement(tuple(names))
 
 
-def _parse_drop(reader: _TokenReader) -> DropStatement:
+def _parse_create(reader: _TokenReader) -> Statement:
+    statement = parse_ddl(reader.text)
+    reader.remaining.clear()
+    if isinstance(statement, CreateStream):
+        return CreateStatement(statement.name, reader.text)
+    assert isinstance(statement, CreateQuery)
+    sql = SqlText(statement.sql, *line_and_column(reader.text, len(reader.text.rstrip()) - len(statement.sql)))
+    name, sink = statement.name, parse_sink_options(statement.options)
+    return ReplaceStatement(name, sql, adds_missing=True, sink=sink) if statement.replaces else AddStatement(sql, name, sink=sink)
+
+
+def _parse_drop(reader: _TokenReader) -> Statement:
+    if reader.accept("QUERY"):
+        return RemoveStatement((reader.take_name("DROP"),))
     if not reader.accept("STREAM"):
         raise reader.unexpected_token("DROP")
     return DropStatement(reader.take_name("DROP"), cascade=reader.accept("CASCADE"))
@@ -553,6 +584,7 @@ _STATEMENT_PARSERS: Mapping[str, Callable[[_TokenReader], Statement]] = {
     "ADD": _parse_add,
     "REPLACE": _parse_replace,
     "REMOVE": _parse_remove,
+    "CREATE": _parse_create,
     "DROP": _parse_drop,
     "RESCALE": _parse_rescale,
     "SHOW": _parse_show,

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.runtime.partition_scaling import PartitionSetting
+from headrace.statements import SinkOptions
 
 _RETRY_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
 
@@ -41,17 +42,21 @@ class RemoteTarget:
         """See `ShellTarget`."""
         return parse_columns(self._session.check(sql))
 
-    def add(self, sql: str, name: str | None) -> QuerySummary:
+    def add(self, sql: str, name: str | None, sink: SinkOptions | None = None) -> QuerySummary:
         """See `ShellTarget`."""
-        return _summarize_query(self._session.add(sql, name=name).info)
+        return _summarize_query(self._session.add(sql, name=name, sinks=() if sink is None else (sink,)).info)
 
-    def replace(self, name: str, sql: str) -> QuerySummary:
+    def replace(self, name: str, sql: str, sink: SinkOptions | None = None) -> QuerySummary:
         """See `ShellTarget`."""
-        return _summarize_query(self._session.replace(name, sql).info)
+        return _summarize_query(self._session.replace(name, sql, sinks=None if sink is None else (sink,)).info)
 
     def remove(self, name: str) -> None:
         """See `ShellTarget`."""
         self._session.remove(name)
+
+    def create_stream(self, statement: str) -> None:
+        """See `ShellTarget`."""
+        self._session.sql(statement)
 
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""

@@ -34,6 +34,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    StreamCreated,
     StreamDropped,
     StreamList,
     UsageList,
@@ -265,6 +266,8 @@ def make_lines(outcome: Outcome) -> list[Text]:
             return [Text("no streams", "dim")]
         case StreamList():
             return [Text(f"{stream.name}: {stream.error}", "red") for stream in outcome.streams if stream.error]
+        case StreamCreated():
+            return [Text.assemble((outcome.name, "bold cyan"), " created")]
         case StreamDropped():
             return [Text.assemble((outcome.name, "bold cyan"), " dropped")]
         case PartitionsChanged():
@@ -426,6 +429,8 @@ def _make_documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
             yield from ({"kind": "query", **query_document(query)} for query in outcome.queries)
         case StreamList():
             yield from ({"kind": "stream", **_stream_document(stream)} for stream in outcome.streams)
+        case StreamCreated():
+            yield {"kind": "created", "name": outcome.name}
         case StreamDropped():
             yield {"kind": "dropped", "name": outcome.name}
         case PartitionsChanged():

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.model.stream import Stream
 from headrace.model.types import type_name
 from headrace.runtime.partition_scaling import PartitionSetting
+from headrace.statements import SinkOptions
 
 TICK_SECONDS = 0.25
 """Interval of empty tables for a followed query without new rows."""
@@ -79,14 +80,17 @@ class ShellTarget(Protocol):
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""
 
-    def add(self, sql: str, name: str | None) -> QuerySummary:
-        """Add a query and wait some seconds until it is live; raises if the query is invalid."""
+    def add(self, sql: str, name: str | None, sink: SinkOptions | None = None) -> QuerySummary:
+        """Add a query and wait some seconds until it is live; its results are kept, and go to `sink`, too. Raises if invalid."""
 
-    def replace(self, name: str, sql: str) -> QuerySummary:
-        """Replace a query, and wait as `add` does."""
+    def replace(self, name: str, sql: str, sink: SinkOptions | None = None) -> QuerySummary:
+        """Replace a query, and wait as `add` does; without a sink it has those of the old query."""
 
     def remove(self, name: str) -> None:
         """Remove a query; its results stay readable."""
+
+    def create_stream(self, statement: str) -> None:
+        """Declare the stream of a CREATE STREAM statement; raises if it is invalid, or its source cannot be reached."""
 
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """Drop a stream; raises if queries read it, unless `cascade` removes them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from headrace.engine.compute.columns import combine_chunks, from_numbers, take, to_numbers, valid_mask
 from headrace.engine.kernels import group as group_kernels
 from headrace.engine.kernels import select as select_kernels
+from headrace.model.partition_map import HASH_BITS, PartitionMap
 
 KeyCodes = npt.NDArray[np.int64]
 _MIN_DIRECT_SPAN = 1 << 12
@@ -77,9 +79,23 @@ def _combine_keys(left: EncodedKeys, right: EncodedKeys) -> EncodedKeys:
     return EncodedKeys(codes, columns, len(distinct))
 
 
-def assign_partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
+def assign_partitions(columns: Sequence[pa.Array], count: int, partitions: PartitionMap) -> npt.NDArray[np.int64]:
     """Return the partition of each of `count` keys: a function of the value of the key alone."""
-    return (hash_keys(columns, count) >> np.uint64(33)).astype(np.int64) % parts
+    hashes = hash_to_range(columns, count)
+    if partitions.is_equal:
+        return (hashes * partitions.count) >> HASH_BITS
+    bounds, owners = _get_ranges(partitions)
+    return owners[np.searchsorted(bounds, hashes, side="right")]
+
+
+def hash_to_range(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int64]:
+    """Return the hash of each of `count` keys that a partition map divides; without columns it is 0."""
+    return (hash_keys(columns, count) >> np.uint64(64 - HASH_BITS)).astype(np.int64)
+
+
+@lru_cache(maxsize=8)
+def _get_ranges(partitions: PartitionMap) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.array(partitions.bounds, np.int64), np.array(partitions.owners, np.int64)
 
 
 def hash_keys(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.uint64]:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ Integers = npt.NDArray[np.int64]
 RowIds = npt.NDArray[np.int32]
 IsStored = Callable[[str], bool]
 IndexKeys = tuple[Expression, ...]
+_MaybeArrayT = TypeVar("_MaybeArrayT", bound=npt.NDArray[Any] | None)
 MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
 _ORDERING_FRACTION = 4  # query-sets are copied into the order of an index if at least 1/4 as many rows probe it
 _MIRRORED_OPERATORS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
@@ -126,6 +127,15 @@ def concat_pairs(parts: Sequence[RowPairs]) -> RowPairs:
     return RowPairs(*(np.concatenate([getattr(pairs, name) for pairs in parts]) for name in ("probe_ids", "build_ids", "sets")))
 
 
+def _view_read_only(array: _MaybeArrayT) -> _MaybeArrayT:
+    """Return a view that cannot be written: stored arrays cannot, new ones can, and numba compiles a version for each mix."""
+    if array is None or not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def find_pairs(
     candidates: Candidates, probe_sets: QueryBitmaps, build_sets: QueryBitmaps, limits: PairLimits = NO_LIMITS
 ) -> Iterator[RowPairs]:
@@ -134,20 +144,22 @@ def find_pairs(
     in_order = candidates.order is not None and row_count * _ORDERING_FRACTION >= len(build_sets)
     if in_order:
         build_sets = build_sets[candidates.order]
+    order, build_sets = _view_read_only(candidates.order), _view_read_only(build_sets)
+    times, insert_batches = _view_read_only(limits.times), _view_read_only(limits.insert_batches)
     size = min(MAX_PAIRS, candidates.pair_count + 1)  # all pairs, and the kernel still has room when it has found the last one
     row = place = 0
     while row < row_count:
         probe_ids, build_ids, sets = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, width), np.uint64)
         count, row, place = join_kernels.find_pairs(
             candidates.ranges,
-            candidates.order,
+            order,
             probe_sets,
             build_sets,
             in_order,
             limits.low,
             limits.high,
-            limits.times,
-            limits.insert_batches,
+            times,
+            insert_batches,
             limits.before_batch,
             row,
             place,

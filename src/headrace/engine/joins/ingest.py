@@ -17,6 +17,7 @@ from headrace.engine.joins.segment import RowSegment
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit
 from headrace.engine.row_batch import KeyEncoder, RowBatch
+from headrace.model.partition_map import PartitionMap
 from headrace.model.time import MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import RoutingKind
@@ -28,7 +29,7 @@ def buffer_rows(
     query_sets: QueryBitmaps,
     batch: RowBatch,
     encoder: KeyEncoder,
-    partition_count: int,
+    partitions: PartitionMap,
     oldest: int,
 ) -> Iterator[tuple[int, int, RowSegment]]:
     """Yield (partition, start of slice, rows) for a join buffer; rows of no query, or older than `oldest`, are dropped."""
@@ -42,9 +43,9 @@ def buffer_rows(
     keys = keys if is_full else [key.take(pa.array(rows)) for key in keys]
     edges = encoder.find_slice_edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
-    targets = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
+    targets = assign_partitions(keys, rows.size, partitions) * len(edges) + slices
     segment = RowSegment({name: combine_chunks(batch.table[name]) for name in buffer.columns}, query_sets)
-    for target, target_rows in split_rows(segment, targets, partition_count * len(edges), None if is_full else rows):
+    for target, target_rows in split_rows(segment, targets, partitions.count * len(edges), None if is_full else rows):
         yield target // len(edges), int(edges[target % len(edges)]), target_rows
 
 
@@ -57,7 +58,7 @@ class StreamIngest:
         self.samples: dict[str, RelationSample] = {}
         self._relations = [name for name, source in loaded_plan.plan.streams.items() if source == stream]
 
-    def route_rows(self, task: int, partition_count: int) -> Iterator[tuple[int, RoutedRows]]:
+    def route_rows(self, task: int, partitions: PartitionMap) -> Iterator[tuple[int, RoutedRows]]:
         """Yield (partition, rows) for each store and probe, and collect `samples`."""
         plan = self._loaded_plan.plan
         for relation in self._relations:
@@ -66,11 +67,11 @@ class StreamIngest:
                 continue
             self.samples[relation] = sample_relation(self._loaded_plan, relation, rows, self._batch.row_count)
             for store in plan.find_filled_stores(relation):
-                for target, target_rows in route_to_store(store.partition_key, rows, task, partition_count):
+                for target, target_rows in route_to_store(store.partition_key, rows, task, partitions):
                     yield target, RoutedRows(StoreAddress(store.number, 0), target_rows)
             for root in plan.root_probes[relation]:
                 if root.routing.kind is not RoutingKind.STORED:
-                    for target, target_rows in route_to_probe(root.routing, rows, task, partition_count):
+                    for target, target_rows in route_to_probe(root.routing, rows, task, partitions):
                         yield target, RoutedRows(ProbeAddress(root.number), target_rows)
 
     def count_late_rows(self) -> Iterator[tuple[int, int]]:

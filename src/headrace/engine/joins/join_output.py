@@ -28,6 +28,7 @@ from headrace.engine.operators.query_sets import make_bitmap
 from headrace.engine.operators.sessions import SessionRuns, merge_components, take_runs
 from headrace.engine.stage_messages import Outbox
 from headrace.model.expression import TRUE, Expression
+from headrace.model.partition_map import PartitionMap
 from headrace.model.types import TIMESTAMP
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.planner.components import Component
@@ -71,10 +72,10 @@ def merge_groups(components: Sequence[Component], group_lists: Sequence[SessionR
     return SessionRuns(key_columns, to_numbers(key_columns[1]), to_numbers(key_columns[1]), dense, entries)
 
 
-def split_groups(groups: SessionRuns, partition_count: int) -> list[tuple[int, SessionRuns]]:
+def split_groups(groups: SessionRuns, partitions: PartitionMap) -> list[tuple[int, SessionRuns]]:
     """Split groups by the partition of their key; groups without a key by query."""
     count = len(groups.firsts)
-    targets = assign_partitions(groups.keys[2:] or groups.keys[:1], count, partition_count)
+    targets = assign_partitions(groups.keys[2:] or groups.keys[:1], count, partitions)
     return [(int(target), take_runs(groups, np.flatnonzero(targets == target))) for target in np.unique(targets)]
 
 
@@ -172,7 +173,7 @@ class JoinOutput:
         """Send the groups built here to the partitions of their keys, each kind with the id of a query that represents it."""
         for spec, (query_id, group_lists) in self._groups.items():
             merged = merge_groups(spec.required_components, group_lists)
-            for target, groups in split_groups(merged, self.outbox.partition_count):
+            for target, groups in split_groups(merged, self.outbox.partitions):
                 self.outbox.get_message(target).groups.append((query_id, groups))
         self._groups = {}
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.keys import assign_partitions
 from headrace.engine.joins.joined_rows import Integers, JoinedRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.repartition import StateOrigin
 from headrace.model.expression import Expression
+from headrace.model.partition_map import PartitionMap
 from headrace.model.record import record
 from headrace.planner.join.sliding_join_plan import ProbeRouting, RoutingKind
 
@@ -88,12 +91,22 @@ def select_routed(routed_rows: Iterable[RoutedRows], kind: type[AnyAddress]) -> 
 
 
 def find_partitions(
-    keys: Sequence[Expression] | None, rows: RowSegment | JoinedRows, sender: int, partition_count: int
+    keys: Sequence[Expression] | None, rows: RowSegment | JoinedRows, sender: int, partitions: PartitionMap
 ) -> Integers:
     """Return the partition of each row: that of its keys; without keys (None), rows are spread evenly."""
     if keys is None:
-        return (np.arange(rows.row_count) + sender) % partition_count
-    return assign_partitions([combine_chunks(rows.evaluate(key)) for key in keys], rows.row_count, partition_count)
+        return (np.arange(rows.row_count) + sender) % partitions.count
+    return assign_partitions([combine_chunks(rows.evaluate(key)) for key in keys], rows.row_count, partitions)
+
+
+def make_key_selector(keys: Sequence[Expression], rows: RowSegment) -> Callable[[Integers], list[pa.Array]]:
+    """Return a function that evaluates keys on some of the rows."""
+
+    def select_keys(row_ids: Integers) -> list[pa.Array]:
+        selected = rows.take(row_ids)
+        return [combine_chunks(selected.evaluate(key)) for key in keys]
+
+    return select_keys
 
 
 def split_rows(
@@ -109,32 +122,38 @@ def split_rows(
         yield target, rows.take(order[starts[target] : starts[target + 1]])
 
 
-def route_to_probe(routing: ProbeRouting, rows: AnyRows, sender: int, partition_count: int) -> Iterator[tuple[int, AnyRows]]:
+def route_to_probe(routing: ProbeRouting, rows: AnyRows, sender: int, partitions: PartitionMap) -> Iterator[tuple[int, AnyRows]]:
     """Yield (partition, rows) on the way to a probe; rows with a NULL key match nothing and are dropped."""
     if routing.kind is RoutingKind.BROADCAST:
-        yield from ((target, rows) for target in range(partition_count))
+        yield from ((target, rows) for target in range(partitions.count))
     elif routing.kind is RoutingKind.LOCAL:
         yield sender, rows
     else:
         assert routing.key is not None
         values = combine_chunks(rows.evaluate(routing.key))
-        targets = assign_partitions([values], rows.row_count, partition_count)
+        targets = assign_partitions([values], rows.row_count, partitions)
         if values.null_count:
             targets[np.asarray(values.is_null())] = -1
-        yield from split_rows(rows, targets, partition_count)
+        yield from split_rows(rows, targets, partitions.count)
 
 
-def route_to_store(key: Expression | None, rows: AnyRows, sender: int, partition_count: int) -> Iterator[tuple[int, AnyRows]]:
+def route_to_store(key: Expression | None, rows: AnyRows, sender: int, partitions: PartitionMap) -> Iterator[tuple[int, AnyRows]]:
     """Yield (partition, rows) for a state store: by its key, or evenly if it has none."""
-    if partition_count == 1:
+    if partitions.count == 1:
         yield 0, rows
     else:
-        targets = find_partitions(None if key is None else (key,), rows, sender, partition_count)
-        yield from split_rows(rows, targets, partition_count)
+        targets = find_partitions(None if key is None else (key,), rows, sender, partitions)
+        yield from split_rows(rows, targets, partitions.count)
 
 
-def take_share(
-    keys: Sequence[Expression] | None, segment: RowSegment, sender: int, partition: int, partition_count: int
-) -> RowSegment:
-    """Return the rows of stored state that belong to a partition, after a change of the number of partitions."""
-    return segment.take(np.flatnonzero(find_partitions(keys, segment, sender, partition_count) == partition))
+def take_share(keys: Sequence[Expression] | None, segment: RowSegment, source: int, origin: StateOrigin) -> RowSegment:
+    """Return the rows of stored state of the partition `source` that belong to another one, after a change of the partition map.
+
+    Rows without keys are spread evenly over the partitions that it has become.
+    """
+    if keys is None:
+        heirs = np.array(origin.heirs[source], np.int64)
+        owners = heirs[np.arange(segment.row_count) % len(heirs)]
+    else:
+        owners = find_partitions(keys, segment, source, origin.partitions)
+    return segment.take(np.flatnonzero(owners == origin.partition))

@@ -133,7 +133,7 @@ class SlidingJoinLevel:
             self._queue_stored_rows(storing, probing)
         for number in sorted(probing):
             self._run_probe(self._loaded_plan.probe_specs[number], view_segments(probing[number], self._loaded_plan.set_width))
-        segment_refs = self._state_store.write_segments()
+        segment_refs = self._state_store.retain_segments()
         self._outbox.get_message(self._partition).segment_refs += self._state_store.list_forwarded_refs()
         return segment_refs
 
@@ -210,7 +210,7 @@ class SlidingJoinLevel:
             for target in range(self._job.partitions):
                 self._outbox.send_rows(target, address, packed)
         else:
-            for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partitions):
+            for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partition_map):
                 self._outbox.send_rows(target, address, pack_rows(target_rows, names))
 
     def _send_to_store(self, feed: StoreFeed, matches: JoinedRows) -> None:
@@ -222,7 +222,9 @@ class SlidingJoinLevel:
         spec = self._loaded_plan.store_specs[feed.store_number]
         names = self._loaded_plan.find_needed_columns(spec.relation.relations, users)
         key = None if feed.routing.kind is RoutingKind.LOCAL else spec.partition_key
-        targets = [(self._partition, rows)] if key is None else route_to_store(key, rows, self._partition, self._job.partitions)
+        targets = (
+            [(self._partition, rows)] if key is None else route_to_store(key, rows, self._partition, self._job.partition_map)
+        )
         for target, target_rows in targets:
             self._outbox.send_rows(target, StoreAddress(feed.store_number, feed.level), pack_rows(target_rows, names))
 

@@ -22,8 +22,6 @@ from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.shared_plan import Backfill
-from headrace.storage import container
-from headrace.storage.store import make_attempt_key
 
 _COMBINE_ROWS = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
 _MAX_SEGMENTS = 8  # segments of a store before small adjacent ones are merged
@@ -61,26 +59,26 @@ class JoinStateStore:
         level: int,
         get_watermark: Callable[[NormalizedJoin], int],
         forwarded: Sequence[SegmentRef],
+        state_file: str,
     ) -> None:
-        """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote."""
+        """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote.
+
+        The caller writes the `new_segments` to `state_file`.
+        """
         self._job, self._partition, self._level, self._get_watermark = job, partition, level, get_watermark
         self.loaded_plan: LoadedSlidingJoinPlan = job.load_sliding_join_plan()
-        self._store = job.store
         self._new_segments: list[tuple[SegmentRef, RowSegment]] = []
-        self._state_file = make_attempt_key("state", f"{job.batch:010d}-{partition:05d}-{level}", ".stores")
-        repartition = job.state_partitions != job.partitions
-        stored = (
-            []
-            if repartition
-            else [ref for ref in job.segment_refs if ref.partition == partition and ref.store in self.loaded_plan.store_specs]
-        )
+        self._state_file = state_file
+        self._origin = job.find_state_origin(partition)
+        own_refs = [ref for ref in job.segment_refs if self._origin.has(ref) and ref.store in self.loaded_plan.store_specs]
+        stored = [] if self._origin.is_moved else list(map(self._origin.adopt, own_refs))
         self._repartitioned_refs = [ref for ref in forwarded if ref.newest_batch < job.batch]
         self.old_refs = [*stored, *self._repartitioned_refs]
         self.new_refs = [ref for ref in forwarded if ref.newest_batch == job.batch]
         self._loaded_segments: dict[tuple[str, int], LoadedSegment] = {}
         self._views: dict[int, StateView] = {}
-        if repartition and level == 0:
-            self._repartition_segments()
+        if self._origin.is_moved and level == 0:
+            self._repartition_segments(own_refs)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -157,15 +155,20 @@ class JoinStateStore:
         self._new_segments.append((ref, build_indexes(segment, *self.loaded_plan.index_expressions[store])))
         return ref
 
-    def write_segments(self) -> list[SegmentRef]:
-        """Write new segments; return those retained after the batch: old ones at level 0, and those inserted here."""
+    @property
+    def new_segments(self) -> list[RowSegment]:
+        """The segments of the state file of this task."""
+        return [segment for _, segment in self._new_segments]
+
+    def retain_segments(self) -> list[SegmentRef]:
+        """Compact the store; return the segments retained after the batch: old ones at level 0, and those inserted here."""
         retained = [ref for ref in self.old_refs if self._is_retained(ref)] if self._level == 0 else []
         if self._level == 0:
             retained = self._compact_segments(retained)
-        retained += [ref for ref, _ in self._new_segments if ref.newest_batch == self._job.batch and self._is_retained(ref)]
-        if self._new_segments:
-            container.write(self._store, self._state_file, [segment for _, segment in self._new_segments])
-        return retained
+        return [
+            *retained,
+            *(ref for ref, _ in self._new_segments if ref.newest_batch == self._job.batch and self._is_retained(ref)),
+        ]
 
     def list_forwarded_refs(self) -> list[SegmentRef]:
         """Return the segments that later levels need and that are not in the job."""
@@ -210,16 +213,14 @@ class JoinStateStore:
 
     # --- repartitioning -----------------------------------------------------------------------------------------------
 
-    def _repartition_segments(self) -> None:
-        """Take this partition's share of all segments."""
-        for ref in self._job.segment_refs:
-            spec = self.loaded_plan.store_specs.get(ref.store)
-            if spec is not None:
-                keys = None if spec.partition_key is None else (spec.partition_key,)
-                rows, _ = self._read_segment(ref)
-                share = take_share(keys, rows, ref.partition, self._partition, self._job.partitions)
-                if share.row_count:
-                    self._repartitioned_refs.append(self._add_segment(ref.store, share))
+    def _repartition_segments(self, refs: Sequence[SegmentRef]) -> None:
+        """Take this partition's share of the segments of partitions whose ranges overlap its own."""
+        for ref in refs:
+            key = self.loaded_plan.store_specs[ref.store].partition_key
+            rows, _ = self._read_segment(ref)
+            share = take_share(None if key is None else (key,), rows, ref.partition, self._origin)
+            if share.row_count:
+                self._repartitioned_refs.append(self._add_segment(ref.store, share))
         self.old_refs += self._repartitioned_refs
 
 

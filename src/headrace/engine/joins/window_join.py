@@ -166,8 +166,8 @@ class JoinRound:
         """Send joined rows to the partitions of the keys of the next step."""
         names = sorted(frozenset().union(*(joiner.list_columns(joiner.path[:depth]) for joiner in joiners)))
         address, outbox = StepAddress(joiners[0].live.id, depth, self._round_number), self._output.outbox
-        targets = find_partitions(step.left_keys, rows, outbox.sender, outbox.partition_count)
-        for target, target_rows in split_rows(rows, targets, outbox.partition_count):
+        targets = find_partitions(step.left_keys, rows, outbox.sender, outbox.partitions)
+        for target, target_rows in split_rows(rows, targets, outbox.partitions.count):
             outbox.send_rows(target, address, pack_rows(target_rows, names))
 
     def _join_step(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows) -> None:

@@ -1,7 +1,8 @@
 """Compiled loops that match each text against its own pattern or search string.
 
 Texts are UTF-8: `data` holds the bytes of all rows, row i is data[starts[i]:starts[i + 1]]. The result of NULL rows is
-undefined. Comparison is bytewise; only the wildcard for a single character decodes its width.
+undefined. Comparison is bytewise; only the wildcard for a single character decodes its width. Offsets are converted to int64 at
+the top, because numba compiles an inner function once for each combination of types.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from numba import njit
 
 _jit = njit(cache=True, nogil=True, boundscheck=False)
 _PERCENT, _UNDERSCORE = ord("%"), ord("_")
+_FIRST = np.int64(0)
 
 
 @_jit
@@ -35,7 +37,7 @@ def _matches_like(data, at, end, pattern, begin, stop, escape):
     p, after_percent, retry_at = begin, -1, at
     while at < end:
         if p < stop:
-            if stop - p >= escape.size and _equal_bytes(pattern, p, escape, 0, escape.size):
+            if stop - p >= escape.size and _equal_bytes(pattern, p, escape, _FIRST, escape.size):
                 literal = p if p + escape.size == stop else p + escape.size
                 size = _character_width(pattern[literal])
                 if end - at >= size and _equal_bytes(data, at, pattern, literal, size):
@@ -58,7 +60,9 @@ def _matches_like(data, at, end, pattern, begin, stop, escape):
         retry_at += _character_width(data[retry_at])
         at, p = retry_at, after_percent
     while (
-        p < stop and pattern[p] == _PERCENT and not (stop - p >= escape.size and _equal_bytes(pattern, p, escape, 0, escape.size))
+        p < stop
+        and pattern[p] == _PERCENT
+        and not (stop - p >= escape.size and _equal_bytes(pattern, p, escape, _FIRST, escape.size))
     ):
         p += 1
     return p == stop
@@ -69,7 +73,8 @@ def match_like(data, starts, pattern, pattern_starts, escape):
     """Return for each row whether its text is LIKE its pattern; `escape` holds the bytes of the escape character."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
-        out[i] = _matches_like(data, starts[i], starts[i + 1], pattern, pattern_starts[i], pattern_starts[i + 1], escape)
+        at, end = np.int64(starts[i]), np.int64(starts[i + 1])
+        out[i] = _matches_like(data, at, end, pattern, np.int64(pattern_starts[i]), np.int64(pattern_starts[i + 1]), escape)
     return out
 
 
@@ -78,8 +83,9 @@ def starts_with(data, starts, search, search_starts):
     """Return for each row whether its text starts with its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
-        size = search_starts[i + 1] - search_starts[i]
-        out[i] = starts[i + 1] - starts[i] >= size and _equal_bytes(data, starts[i], search, search_starts[i], size)
+        at, end, begin = np.int64(starts[i]), np.int64(starts[i + 1]), np.int64(search_starts[i])
+        size = search_starts[i + 1] - begin
+        out[i] = end - at >= size and _equal_bytes(data, at, search, begin, size)
     return out
 
 
@@ -88,8 +94,9 @@ def ends_with(data, starts, search, search_starts):
     """Return for each row whether its text ends with its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
-        size = search_starts[i + 1] - search_starts[i]
-        out[i] = starts[i + 1] - starts[i] >= size and _equal_bytes(data, starts[i + 1] - size, search, search_starts[i], size)
+        at, end, begin = np.int64(starts[i]), np.int64(starts[i + 1]), np.int64(search_starts[i])
+        size = search_starts[i + 1] - begin
+        out[i] = end - at >= size and _equal_bytes(data, end - size, search, begin, size)
     return out
 
 
@@ -98,10 +105,11 @@ def contains_text(data, starts, search, search_starts):
     """Return for each row whether its text contains its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
-        size = search_starts[i + 1] - search_starts[i]
+        at, end, begin = np.int64(starts[i]), np.int64(starts[i + 1]), np.int64(search_starts[i])
+        size = search_starts[i + 1] - begin
         out[i] = False
-        for at in range(starts[i], starts[i + 1] - size + 1):
-            if _equal_bytes(data, at, search, search_starts[i], size):
+        for place in range(at, end - size + 1):
+            if _equal_bytes(data, place, search, begin, size):
                 out[i] = True
                 break
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.model.expression import Expression
@@ -18,10 +18,11 @@ from headrace.planner.explain.render_graph import (
     render_svg,
     render_text,
 )
-from headrace.planner.explain.wording import format_list
 from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
 from headrace.planner.join.normalized_join import NormalizedJoin, find_relations, format_expression, to_attribute
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreFeed, StoreSpec
+
+_MAX_LISTED = 8
 
 GRAPH_FORMATS: Mapping[str, Callable[[PhysicalGraph], str]] = {"text": render_text, "mermaid": render_mermaid, "svg": render_svg}
 
@@ -141,3 +142,9 @@ class _GraphBuilder:
 
 def _is_local(kind: RoutingKind) -> bool:
     return kind in (RoutingKind.STORED, RoutingKind.LOCAL)
+
+
+def format_list(parts: Sequence[str]) -> str:
+    """Return the parts separated by commas; of a long list, the first ones and the number of the others."""
+    shown = ", ".join(parts[:_MAX_LISTED]) or "none"
+    return shown if len(parts) <= _MAX_LISTED else f"{shown} … and {len(parts) - _MAX_LISTED} more"

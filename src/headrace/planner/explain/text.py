@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.model.expression import Column, Expression, column_names, substitute_columns
+from headrace.model.partition_map import PartitionMap
 from headrace.model.window import HopWindow, SessionWindow, format_duration
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
 from headrace.planner.cost import estimate_shared_cost, estimate_standalone_costs
-from headrace.planner.explain.plan_graph import format_probe_conditions
-from headrace.planner.explain.wording import format_list, format_users, pluralize
+from headrace.planner.explain.plan_graph import format_list, format_probe_conditions
 from headrace.planner.join.normalized_join import format_expression
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
 from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
@@ -33,6 +33,7 @@ from headrace.planner.shared_plan import (
 )
 from headrace.planner.statistics import StreamStatistics
 
+_SHOWN_RANGES = 32
 _ROUTING_NOTES = {RoutingKind.BROADCAST: ", broadcast to every partition", RoutingKind.LOCAL: "", RoutingKind.STORED: ""}
 
 
@@ -157,6 +158,16 @@ def _format_store_partitioning(store: StoreSpec) -> str:
         if store.relation.is_input
         else f"by {store.partitioned_by}"
     )
+
+
+def explain_partition_map(partitions: PartitionMap) -> list[str]:
+    """Return the ranges of hashes that partitions have, in the order of hashes; no lines if they are equal."""
+    if partitions.is_equal:
+        return []
+    ranges = partitions.list_ranges()
+    lines = [f"  {item.share:6.2%}  partition {item.partition}" for item in ranges[:_SHOWN_RANGES]]
+    lines += [f"  … and {len(ranges) - _SHOWN_RANGES} more"] if len(ranges) > _SHOWN_RANGES else []
+    return ["", f"{len(ranges)} key partitions, the ranges of hashes in their order", *lines]
 
 
 def explain(
@@ -345,3 +356,13 @@ def _describe_query(plan: LogicalQuery) -> str:
         return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
     kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"
     return f"{kind} of {', '.join(plan.streams)}"
+
+
+def pluralize(word: str, count: int) -> str:
+    """Return the singular or plural form for a count."""
+    return word if count == 1 else ("queries" if word == "query" else f"{word}s")
+
+
+def format_users(names: Sequence[str]) -> str:
+    """Return the number and the names of the queries that use an operator."""
+    return f"{len(names)} {pluralize('query', len(names))}: {format_list(names)}"

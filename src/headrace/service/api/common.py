@@ -10,7 +10,7 @@ from fastapi import Query as Parameter
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
-from headrace.service.auth import Identity, Role
+from headrace.service.auth import Identity, Role, check_role
 from headrace.service.host import ServiceHost
 from headrace.service.problems import HttpRequestError, Problem
 
@@ -89,14 +89,11 @@ async def _identity_dependency(connection: HTTPConnection) -> Identity:
 
 
 def _require_role(role: Role) -> Callable[[Identity], Awaitable[Identity]]:
-    async def check_role(holder: Annotated[Identity, Depends(_identity_dependency)]) -> Identity:
-        if holder.role < role:
-            raise HttpRequestError(
-                403, f"user '{holder.user}' has only the role {holder.role.label}", hint=f"use a token with the role {role.label}"
-            )
+    async def check_holder(holder: Annotated[Identity, Depends(_identity_dependency)]) -> Identity:
+        check_role(holder, role)
         return holder
 
-    return check_role
+    return check_holder
 
 
 HostDep = Annotated[ServiceHost, Depends(_host_dependency)]

@@ -22,7 +22,9 @@ router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 class HealthStatus(BaseModel):
     """What everybody may know of the state of the service."""
 
-    status: Literal["ok", "failing"] = Field(description="Whether micro-batches run.")
+    status: Literal["ok", "failing", "lost"] = Field(
+        description="Whether micro-batches run; lost: another process has taken the checkpoint over, and this one has ended."
+    )
 
 
 class Health(HealthStatus):
@@ -124,6 +126,8 @@ class PartitionsInfo(BaseModel):
     )
     auto: bool = Field(description="Whether the number follows parallelism and load.")
     parallelism: int = Field(description="The number of tasks that run at the same time.")
+    least_share: float = Field(description="The part of all hashes of keys that the partition with the smallest range has.")
+    greatest_share: float = Field(description="The same of the greatest range: more, where overloaded ranges were split.")
 
 
 class RescaleRequest(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -32,6 +32,11 @@ router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)
 WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the query is live.")]
 
 
+Discard = Annotated[bool, Parameter(description="Drop what waits for the sink.")]
+SinkSpecification = Annotated[
+    str | dict[str, Any],
+    Field(description='A text such as "delta:DIR", or options such as {"kind": "kafka", "brokers": "…", "topic": "…"}.'),
+]
 BudgetLimit = Annotated[int | None, Field(ge=1, strict=True)]
 
 
@@ -59,6 +64,21 @@ class NewQuery(RequestBody):
         default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Generated if missing."
     )
     budget: BudgetLimits = Field(default=BudgetLimits(), description="At most the budget of the user and the service.")
+    sinks: list[SinkSpecification] = Field(
+        default=[], max_length=20, description="Where the results go, besides the service; it must allow them (--allow-host)."
+    )
+
+
+class NewSink(RequestBody):
+    """A sink to add to a query."""
+
+    sink: SinkSpecification
+
+
+class SinkNumber(BaseModel):
+    """The number of a sink that was added."""
+
+    number: int
 
 
 class QueryText(RequestBody):
@@ -71,6 +91,9 @@ class NewQueryText(QueryText):
     """The new SQL text of a query that is replaced."""
 
     budget: BudgetLimits = Field(default=BudgetLimits(), description="By default that of the replaced query.")
+    sinks: list[SinkSpecification] | None = Field(
+        default=None, max_length=20, description="As for a new query; by default those of the replaced query."
+    )
 
 
 class QueryCost(BaseModel):
@@ -90,6 +113,22 @@ class BudgetInfo(BaseModel):
     state_bytes: int
 
 
+class SinkInfo(BaseModel):
+    """A sink of a query."""
+
+    number: int
+    kind: str
+    description: str
+    state: str = Field(description="ok; degraded: the destination is not available, and tried again; ended: taken away.")
+    problem: str = Field(description="Why it is degraded.")
+    first_batch: int | None = Field(description="The first micro-batch whose rows it receives; null before that is known.")
+    end_batch: int | None = Field(description="The first micro-batch whose rows it does not receive any more.")
+    published_batch: int | None = Field(description="The newest micro-batch that was published.")
+    waiting_batches: int = Field(description="Micro-batches with rows that wait for the sink.")
+    waiting_bytes: int
+    guarantee: str
+
+
 class QueryInfo(BaseModel):
     """A query, its status and its statistics."""
 
@@ -106,6 +145,7 @@ class QueryInfo(BaseModel):
     )
     owner: str = Field(description="User whose token added the query.")
     budget: BudgetInfo
+    sinks: list[SinkInfo]
     rows_per_second: float = Field(description="Recently emitted rows per second.")
     latency_seconds: LatencyInfo | None = Field(
         description="Event-time latency: from the end of a window, or the time of a row, until its results were readable. Over "
@@ -139,6 +179,7 @@ def describe_query(query: Query, stats: QueryStats = NO_STATS) -> QueryInfo:
         deployment_seconds=query.deployment_seconds,
         owner=query.owner,
         budget=BudgetInfo(**asdict(query.budget)),
+        sinks=[SinkInfo(**asdict(sink)) for sink in query.sinks],
         rows_per_second=live_stats.emission_rates.get(query.id, 0.0),
         latency_seconds=None if latency is None else LatencyInfo(**asdict(latency)),
         state_bytes=live_stats.state_bytes.get(query.id),
@@ -156,7 +197,7 @@ def list_queries(host: HostDep, _: ReadAccess) -> list[QueryInfo]:
 @router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **CONFLICT, **TOO_MANY_REQUESTS})
 async def add_query(new: NewQuery, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10) -> QueryInfo:
     """Add a query; 201 means that it is live, 202 that it is accepted and becomes live later."""
-    query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder, new.budget.to_limits())
+    query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder, new.budget.to_limits(), new.sinks)
     return await _wait_and_describe(host, query, response, wait)
 
 
@@ -171,7 +212,7 @@ async def replace_query(
     name: str, text: NewQueryText, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10
 ) -> QueryInfo:
     """Replace the SQL text of a query: the old query ends and the new one starts with the same micro-batch."""
-    query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder, text.budget.to_limits())
+    query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder, text.budget.to_limits(), text.sinks)
     return await _wait_and_describe(host, query, response, wait)
 
 
@@ -179,6 +220,18 @@ async def replace_query(
 def remove_query(name: str, host: HostDep, holder: WriteAccess) -> None:
     """Remove a query; its results stay readable."""
     host.remove(name, holder)
+
+
+@router.post("/queries/{name}/sinks", status_code=201, responses={**NOT_FOUND, **CONFLICT})
+def add_sink(name: str, new: NewSink, host: HostDep, holder: WriteAccess) -> SinkNumber:
+    """Add a sink to a query: it receives the rows of every micro-batch from the next one on."""
+    return SinkNumber(number=host.add_sink(name, new.sink, holder))
+
+
+@router.delete("/queries/{name}/sinks/{number}", status_code=204, responses={**NOT_FOUND, **CONFLICT})
+def remove_sink(name: str, number: int, host: HostDep, holder: WriteAccess, discard: Discard = False) -> None:
+    """Take a sink from a query: it receives no rows from the next micro-batch on, but still what was emitted before."""
+    host.remove_sink(name, number, holder, discard=discard)
 
 
 @router.post("/check")

@@ -27,7 +27,8 @@ from headrace.service.api.common import (
 )
 from headrace.service.declared_streams import StreamDeclaration
 from headrace.service.host import ServiceHost
-from headrace.service.problems import HttpRequestError
+from headrace.service.problems import HttpRequestError, RequestBody
+from headrace.service.statements import run_statement
 from headrace.service.subscriptions import describe_columns, to_json_rows
 
 router = APIRouter(prefix="/v1", tags=["streams"], responses=COMMON_ERRORS)
@@ -49,6 +50,15 @@ class SkippedRowInfo(BaseModel):
     text: str = Field(description="The beginning of the line.")
 
 
+class PartitionInfo(BaseModel):
+    """A partition of a source."""
+
+    partition: int
+    latest: str | None = Field(description="Maximum event time so far.")
+    idle: bool = Field(description="Without rows for a while, so that it does not hold back the watermark.")
+    lag_rows: int | None = Field(description="Rows that are not read yet; null if the source does not know.")
+
+
 class StreamInfo(BaseModel):
     """A stream, its source and its statistics."""
 
@@ -57,6 +67,7 @@ class StreamInfo(BaseModel):
     time: str = Field(description="The event-time column.")
     delay_seconds: float = Field(description="Delay of the watermark: how far rows may be out of order.")
     max_ahead_seconds: float | None = Field(description="How far in the future rows may be; null without a limit.")
+    watermark_by: Literal["stream", "partition"] = Field(description="What the watermark follows.")
     source: dict[str, Any]
     rows: int = Field(description="Rows read so far.")
     rows_per_second: float = Field(description="Recent rows per second of event time.")
@@ -72,6 +83,27 @@ class StreamInfo(BaseModel):
     error: str | None = Field(description="Why the stream is degraded or detached.")
     latest: str | None = Field(description="Maximum event time so far.")
     lag_seconds: float | None = Field(description="How far `latest` is behind the wall clock.")
+    lag_rows: int | None = Field(description="Rows that the source has and that are not read yet; null if it does not know.")
+    partitions: list[PartitionInfo] = Field(description="Partitions of the source, if the watermark is by partition.")
+
+
+class NewStatement(RequestBody):
+    """A statement about streams or queries."""
+
+    sql: str = Field(
+        min_length=1,
+        max_length=50_000,
+        description="CREATE STREAM … WITH (…), DROP STREAM name [CASCADE], "
+        "CREATE [OR REPLACE] QUERY name [WITH (sink = …)] AS …, DROP QUERY name, SHOW STREAMS | QUERIES, or DESCRIBE name.",
+    )
+
+
+class StatementResponse(BaseModel):
+    """The stream or the query that a statement made, changed or dropped; or the rows that it asks for."""
+
+    stream: str | None = None
+    query: str | None = None
+    rows: list[dict[str, Any]] | None = None
 
 
 class StreamSample(BaseModel):
@@ -91,12 +123,17 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
     """Return a stream with its statistics."""
     max_time = report["max_event_time"]
     latest = datetime.fromtimestamp(max_time / 1e6, UTC) if max_time > 0 else None
+    partitions = [
+        PartitionInfo(partition=p, latest=_format_time(part["max_event_time"]), idle=part["idle"], lag_rows=part["lag"])
+        for p, part in report["partitions"].items()
+    ]
     return StreamInfo(
         name=name,
         columns=[ColumnInfo(**column) for column in describe_columns(Schema.parse(report["schema"]).to_arrow())],
         time=report["time"],
         delay_seconds=report["delay"] / 1e6,
         max_ahead_seconds=None if report["max_ahead"] is None else report["max_ahead"] / 1e6,
+        watermark_by=report["watermark_by"],
         source=report["source"],
         rows=report["rows"],
         rows_per_second=host.stream_rate(name),
@@ -108,9 +145,15 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
         skipped_samples=[SkippedRowInfo(**row) for row in report["skipped_samples"]],
         status=report["status"],
         error=report["error"] or host.declared_streams.get_error(name),
-        latest=None if latest is None else latest.isoformat().replace("+00:00", "Z"),
+        latest=_format_time(max_time),
         lag_seconds=None if latest is None else (host.now() - latest).total_seconds(),
+        lag_rows=report["lag"],
+        partitions=partitions,
     )
+
+
+def _format_time(time: int) -> str | None:
+    return datetime.fromtimestamp(time / 1e6, UTC).isoformat().replace("+00:00", "Z") if time > 0 else None
 
 
 @router.get("/streams")
@@ -124,6 +167,15 @@ def create_stream(new: StreamDeclaration, host: HostDep, _: AdminAccess) -> Stre
     """Declare a stream; the declaration survives restarts."""
     host.declared_streams.add(new)
     return describe_stream(host, new.name, host.session.streams()[new.name])
+
+
+@router.post("/statements", responses={**CONFLICT, **NOT_FOUND, **TOO_MANY_REQUESTS})
+def execute_statement(new: NewStatement, host: HostDep, holder: ReadAccess) -> StatementResponse:
+    """Run a statement: streams need the role admin, queries the role write. A query is accepted, and live a little later."""
+    outcome = run_statement(host, new.sql, holder)
+    table = outcome.table
+    rows = None if table is None else [dict(zip(table.column_names, row, strict=True)) for row in to_json_rows(table)]
+    return StatementResponse(stream=outcome.stream, query=outcome.query, rows=rows)
 
 
 @router.get("/streams/{name}", responses=NOT_FOUND)

@@ -26,6 +26,11 @@ class FakeAdapter:
                 events.report_refused(query.name, "it is bad")
         return SutDescription({"fake": "1"}, {"queries": len(config.queries)})
 
+    def limit_nodes(self):
+        self.events.report_live("limited")
+        if self.options.get("cannot limit"):
+            raise HeadraceError("a node has ended")
+
     def change(self, added, removed):
         for name in removed:
             self.events.report_removed(name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from headrace.bench.systems import jvm_connector
 from headrace.bench.systems.jvm_connector import build_connector, find_java_compiler
 from headrace.errors import HeadraceError
 
@@ -32,6 +34,23 @@ def install_compiler(machine: Path, script: str) -> Path:
     javac.write_text(script.format(log=machine / "log"))
     javac.chmod(0o755)
     return javac
+
+
+def test_a_jar_is_downloaded_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.setattr(jvm_connector, "_MAVEN", f"{repository.as_uri()}/")
+    with pytest.raises(HeadraceError, match="cannot be downloaded"):
+        jvm_connector.ensure_jar("a.jar")
+    (repository / "a.jar").write_bytes(b"content")
+    (repository / "a.jar.sha1").write_text("0" * 40)
+    with pytest.raises(HeadraceError, match="arrived damaged"):
+        jvm_connector.ensure_jar("a.jar")
+    (repository / "a.jar.sha1").write_text(hashlib.sha1(b"content").hexdigest())
+    assert jvm_connector.ensure_jar("a.jar").read_bytes() == b"content"
+    (repository / "a.jar").unlink()
+    assert jvm_connector.ensure_jar("a.jar").read_bytes() == b"content"
 
 
 def test_a_missing_compiler_raises_with_an_install_hint(machine):

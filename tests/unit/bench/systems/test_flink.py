@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.client import DriverProcess
 from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.driver.topic import TopicAddress
 from headrace.bench.queries.dialects import BenchAggregate
 from headrace.bench.queries.query import BenchQuery, build_window_aggregation
 from headrace.bench.systems.adapter import SutConfig, SutStream
-from headrace.bench.systems.flink import FlinkAdapter, FlinkSettings, build_table_ddl
+from headrace.bench.systems.flink import FlinkAdapter, FlinkSettings, build_table_ddl, build_topic_ddl
+from headrace.bench.systems.flink_nodes import find_free_ports
 from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 
@@ -28,15 +31,36 @@ def make_query(name: str, slide: int = SECOND) -> BenchQuery:
     return build_window_aggregation(name, "bids", ["auction"], [BenchAggregate("MAX", "price", "most")], None, 2 * SECOND, slide)
 
 
+def test_a_topic_is_read_by_the_connector_of_flink_and_commits_with_checkpoints():
+    ads = SutStream(StreamSpec("ads", "ads", watermark=0.5, pool_rows=1000))
+    ddl = build_topic_ddl(ads, TopicAddress("host:9092", "events", "group-1"))
+    assert ddl.startswith(
+        "CREATE TEMPORARY TABLE `ads` (`ad_id` INT, `user_id` INT, `gem_pack` INT, `cost` DOUBLE, `at` BIGINT, "
+    )
+    assert "`time` AS TO_TIMESTAMP_LTZ(`at`, 3), WATERMARK FOR `time` AS `time` - INTERVAL '0.500' SECOND(4, 3)) WITH (" in ddl
+    for option in ("'connector' = 'kafka'", "'topic' = 'events'", "'properties.group.id' = 'group-1'", "'format' = 'json'"):
+        assert option in ddl
+    settings = FlinkSettings.from_options({}, 1, reads_topic=True)
+    assert settings.table["execution.checkpointing.interval"] == "1 s"
+    assert settings.describe()["checkpoints"] == "every 1 s, in memory"
+    assert "execution.checkpointing.interval" not in FlinkSettings.from_options({}, 1).table
+
+
 class StubFlink:
     """Accepts every job and refuses queries whose names start with bad."""
 
     def __init__(self, scratch: Path, settings: FlinkSettings) -> None:
-        self.settings, self.requests, self.closed = settings, [], False
+        self.settings, self.requests, self.closed, self.limited = settings, [], False, 0
 
     def ask(self, **request):
         self.requests.append(request)
         return {"refused": {name: "it is bad" for name in request.get("queries", {}) if name.startswith("bad")}}
+
+    def limit_nodes(self):
+        self.limited += 1
+
+    def describe(self):
+        return {"node_limit": "none"}
 
     def close(self):
         self.closed = True
@@ -90,6 +114,13 @@ def test_a_grown_statement_set_gets_a_larger_cluster(bench):
     assert bench.list_jobs() == [("flink-1", ["a"]), ("flink-1", []), ("flink-2", ["a", "b", "c"])]
 
 
+def test_the_nodes_of_a_larger_cluster_are_limited_as_those_before(bench):
+    bench.start(make_query("a"))
+    bench.adapter.limit_nodes()
+    bench.adapter.change([make_query("b"), make_query("c")], [])
+    assert [stub.limited for stub in bench.stubs] == [1, 1]
+
+
 def test_separate_mode_runs_one_job_per_query(bench):
     bench.start(make_query("a"), make_query("b"), mode="separate")
     bench.adapter.change([make_query("c")], ["a"])
@@ -125,6 +156,20 @@ def test_slots_and_memory_scale_with_the_number_of_queries():
     assert many.cluster["taskmanager.memory.managed.size"] == "640m"
     separate = FlinkSettings.from_options({"parallelism": 2, "mode": "separate", "max_queries": 10}, 1)
     assert separate.cluster["taskmanager.numberOfTaskSlots"] == "20"
+
+
+def test_nodes_have_the_slots_of_their_cores_and_a_cluster_of_the_user_keeps_its_settings():
+    nodes = FlinkSettings.from_options({}, 1, BenchCluster(4, 1.5, 512))
+    assert (nodes.table["parallelism.default"], nodes.cluster["taskmanager.numberOfTaskSlots"]) == ("8", "2")
+    assert nodes.cluster["taskmanager.memory.task.heap.size"] == "512m"
+    own = FlinkSettings.from_options({"parallelism": 3}, 1, BenchCluster(master="http://127.0.0.1:8081"))
+    assert (own.table["parallelism.default"], own.cluster) == ("3", {})
+
+
+def test_a_flink_cluster_that_does_not_answer_is_an_error():
+    (port,) = find_free_ports(1)
+    with pytest.raises(HeadraceError, match=f"the Flink cluster at 'http://127.0.0.1:{port}' does not answer"):
+        FlinkSettings.from_options({}, 1, BenchCluster(master=f"http://127.0.0.1:{port}"))
 
 
 def test_custom_settings_override_defaults():

@@ -36,9 +36,25 @@ def make_query(name: str) -> BenchQuery:
     )
 
 
-class StubSpark:
-    def stop(self):
-        pass
+class StubDeployment:
+    """No Spark, and no nodes."""
+
+    def __init__(self, config: SutConfig) -> None:
+        self._folder = config.scratch
+
+    def start(self, _settings: dict[str, str]) -> None:
+        """Start nothing."""
+
+    def make_checkpoint(self, name: str) -> Path:
+        return self._folder / name
+
+    def describe(self) -> dict[str, str]:
+        return {}
+
+    def limit_nodes(self) -> None:
+        """There are none."""
+
+    check = close = limit_nodes
 
 
 def open_local_session(checkpoint: Path | None = None, **options: object) -> Session:
@@ -47,7 +63,7 @@ def open_local_session(checkpoint: Path | None = None, **options: object) -> Ses
 
 @pytest.fixture
 def adapter(monkeypatch: pytest.MonkeyPatch) -> HeadraceAdapter:
-    monkeypatch.setattr(module, "start_spark", lambda *_: StubSpark())
+    monkeypatch.setattr(module, "SparkDeployment", StubDeployment)
     monkeypatch.setattr(module, "Session", open_local_session)
     return HeadraceAdapter()
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from headrace.bench.systems.over_files_headrace import measure_driver_mib
+from headrace.bench.systems.over_files import measure_driver_mib
 
 
 def test_a_process_that_ends_during_the_measurement_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 
 import psutil
 import pytest
 
+from headrace.bench.cluster import BenchCluster
 from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.queries.dialects import BenchAggregate
 from headrace.bench.queries.query import BenchQuery, build_window_aggregation
@@ -91,6 +93,8 @@ def drive_with_lines(adapter: RecordingAdapter, *lines: dict | None) -> tuple[in
 def test_a_configuration_round_trips_through_json(tmp_path):
     sut_config = make_config(tmp_path, "a", mode="separate")
     assert SutConfig.from_json(json.loads(json.dumps(sut_config.to_json()))) == sut_config
+    on_nodes = replace(sut_config, cluster=BenchCluster(2))
+    assert SutConfig.from_json(json.loads(json.dumps(on_nodes.to_json()))) == on_nodes
 
 
 def test_an_unknown_stream_is_refused(tmp_path):
@@ -162,6 +166,20 @@ def test_a_process_starts_adds_and_removes_queries(start_fake):
 def test_a_failed_start_raises_the_cause(start_fake):
     with pytest.raises(HeadraceError, match="it cannot run here\nhint: try another one"), start_fake(fails=True) as system:
         system.wait_ready(TIMEOUT)
+
+
+def test_nodes_are_limited_on_request_and_other_events_are_kept(start_fake):
+    with start_fake() as system:
+        system.wait_ready(TIMEOUT)
+        system.limit_nodes(TIMEOUT)
+        assert [(e.event, e.query) for e in system.events()] == [("live", "limited")]
+
+
+def test_nodes_that_cannot_be_limited_fail_the_system(start_fake):
+    with start_fake(**{"cannot limit": True}) as system:
+        system.wait_ready(TIMEOUT)
+        with pytest.raises(HeadraceError, match=r"systems\.fake_system failed\ndetail: a node has ended"):
+            system.limit_nodes(TIMEOUT)
 
 
 def test_a_missing_module_raises(tmp_path):

@@ -35,6 +35,7 @@ from headrace.engine.operators.compaction import merge_partials
 from headrace.errors import CheckpointError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Column
+from headrace.model.partition_map import PartitionMap
 from headrace.planner.components import Component
 from headrace.storage import container
 from headrace.storage.posix import PosixStore
@@ -153,7 +154,7 @@ def test_equal_keys_have_equal_partitions_in_any_array_layout(data, drawn, parts
         raw = arrays(types, shuffled, before)
         encoded = encode_keys(raw, len(shuffled))
         for columns, count in ((raw, len(shuffled)), (encoded.columns, encoded.count)):
-            found = assign_partitions(columns, count, parts)
+            found = assign_partitions(columns, count, PartitionMap(parts))
             assert all(0 <= part < parts for part in found.tolist())
             for key, part in zip(tuples(columns, range(count)), found.tolist(), strict=True):
                 assert place.setdefault(key, part) == part, key
@@ -163,8 +164,8 @@ def test_values_below_nulls_do_not_affect_keys():
     """The buffer may hold any value below a NULL."""
     masks = pa.array([True, False]).buffers()[1]
     hidden = [pa.Array.from_buffers(pa.int64(), 2, [masks, pa.py_buffer(np.array([1, junk]))]) for junk in (0, 1, 77)]
-    assert {tuple(assign_partitions([column], 2, 1 << 20).tolist()) for column in hidden} == {
-        tuple(assign_partitions([pa.array([1, None], pa.int64())], 2, 1 << 20).tolist())
+    assert {tuple(assign_partitions([column], 2, PartitionMap(1 << 20)).tolist()) for column in hidden} == {
+        tuple(assign_partitions([pa.array([1, None], pa.int64())], 2, PartitionMap(1 << 20)).tolist())
     }
     for column in hidden:
         assert tuples(encode_keys([column], 2).columns, encode_keys([column], 2).codes.tolist()) == [(1,), (None,)]
@@ -176,7 +177,7 @@ def test_many_keys_spread_over_partitions():
         pa.array([f"key-{i}" for i in range(10_000)]),
         pa.array([float(i) for i in range(10_000)]),
     ):
-        counts = np.bincount(assign_partitions([column], 10_000, 8), minlength=8)
+        counts = np.bincount(assign_partitions([column], 10_000, PartitionMap(8)), minlength=8)
         assert counts.min() > 800, "a partition has too few keys"
 
 

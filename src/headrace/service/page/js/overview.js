@@ -71,6 +71,8 @@ const TILES = [
 function partitionsNote(found) {
   if (!found) return "";
   if (found.next !== found.partitions) return `${format.count(found.next)} with the next batch`;
+  if (found.greatest_share > 1.001 * found.least_share)
+    return `${format.percent(found.least_share)} to ${format.percent(found.greatest_share)} of the keys each`;
   return found.auto ? "automatic" : `for ${format.several(found.parallelism, "core", "cores")}`;
 }
 

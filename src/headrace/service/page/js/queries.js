@@ -124,14 +124,17 @@ export class QueryList {
     mark(element, "aria-posinset", index + 1);
     mark(element, "aria-setsize", this.shown.length);
     mark(element, "data-active", query.name === this.active);
-    mark(element, "title", query.error || query.sql);
+    const waiting = query.sinks?.find((sink) => sink.state === "degraded");
+    const several = waiting && format.several(waiting.waiting_batches, "micro-batch waits", "micro-batches wait");
+    const problem = waiting && `${waiting.description} is degraded, ${several}: ${waiting.problem}`;
+    mark(element, "title", query.error || problem || query.sql);
     mark(parts.dot, "data-status", query.status);
     mark(parts.dot, "title", query.status);
     say(parts.name, query.name);
     const { figure, about } = SORTS[at("query-sort").value] ?? SORTS.newest;
     say(parts.figure, figure ? figure(query) : format.several(query.emitted, "row", "rows"));
     mark(parts.figure, "title", about?.(query));
-    say(parts.sql, query.status === "failed" ? query.error || "failed" : query.sql.replaceAll(/\s+/g, " "));
+    say(parts.sql, query.status === "failed" ? query.error || "failed" : problem || query.sql.replaceAll(/\s+/g, " "));
   }
 
   choose(name) {

@@ -88,10 +88,13 @@ function update({ pace, facts }, stream) {
   const skipped = Object.keys(stream.skipped ?? {}).length;
   if (skipped) parts.push(`${format.count(skipped)} files skipped`);
   if (stream.skipped_rows) parts.push(format.several(stream.skipped_rows, "line skipped", "lines skipped"));
+  if (stream.lag_rows) parts.push(format.several(stream.lag_rows, "row not read yet", "rows not read yet"));
   const status = stream.status ?? "ok";
   if (status !== "ok") parts.unshift(status);
   say(facts, parts.join(" · "));
-  mark(facts, "title", stream.error ?? (stream.latest ? `newest event time: ${stream.latest}` : null));
+  const behind = stream.partitions?.filter((part) => part.lag_rows).map((part) => `partition ${part.partition}: ${part.lag_rows}`);
+  const about = [stream.latest && `newest event time: ${stream.latest}`, behind?.length && `not read: ${behind.join(", ")}`];
+  mark(facts, "title", stream.error ?? (about.filter(Boolean).join(" · ") || null));
 }
 
 async function showSample(name) {

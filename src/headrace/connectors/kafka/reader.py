@@ -1,0 +1,184 @@
+"""Ranges of offsets to rows, in workers: librdkafka reads messages by pointer, the format of the stream decodes them in chunks.
+
+Consumers are kept by process: one that has read a range prefetches what follows it, which is usually the next range it reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.connectors.kafka.client_options import resolve_options
+from headrace.connectors.kafka.librdkafka import Pointers, TopicConsumer, get_address, read_headers
+from headrace.connectors.message_formats import make_message_format
+from headrace.connectors.message_formats.kernels import PADDING_BYTES
+from headrace.connectors.messages import DecodedMessages, MessageFormat, Messages
+from headrace.connectors.source import Range
+from headrace.engine.kernels import gather
+from headrace.errors import SourceError
+from headrace.model.types import TIMESTAMP, Field, Schema
+
+METADATA = ("key", "headers", "timestamp", "partition", "offset")
+_PAYLOAD, _KEY = (32, 24), (48, 40)  # where a message has the size and the address of a text
+_IDLE_SECONDS = 60.0  # after which a consumer is closed: its stream was dropped, or is read by other workers
+_PoolKey = tuple[int, str, str, str]  # process, options of the client, topic, id of the topic
+_idle_consumers: dict[_PoolKey, list[tuple[float, TopicConsumer]]] = {}
+
+
+@contextmanager
+def _borrow_consumer(wanted: Range) -> Iterator[TopicConsumer]:
+    """Borrow a consumer of this process, or create one; one that failed is closed. A fork never uses its parent's consumers."""
+    client = str(wanted.options["client"])
+    pool = _idle_consumers.setdefault((os.getpid(), client, wanted.path, str(wanted.options["topic_id"])), [])
+    consumer = pool.pop()[1] if pool else TopicConsumer(wanted.path, resolve_options(json.loads(client)))
+    try:
+        yield consumer
+    except BaseException:
+        consumer.close()
+        raise
+    now = time.monotonic()
+    pool.append((now, consumer))
+    close_consumers(now - _IDLE_SECONDS)
+
+
+def close_consumers(used_before: float = math.inf) -> None:
+    """Close the idle consumers of this process that were last used before a time of the monotonic clock."""
+    for key, pool in list(_idle_consumers.items()):
+        while key[0] == os.getpid() and pool and pool[0][0] < used_before:
+            pool.pop(0)[1].close()
+
+
+@functools.lru_cache(maxsize=64)
+def _make_format(name: str, schema: Schema, options: str) -> MessageFormat:
+    return make_message_format(name, schema, json.loads(options))
+
+
+def name_metadata(options: Mapping[str, object]) -> dict[str, str]:
+    """Return the kind of metadata of each column that has some, by the lower-case name of the column."""
+    return {str(options[f"column.{kind}"]).lower(): kind for kind in METADATA}
+
+
+def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[int, str, str]]]:
+    """Return the rows of a range with these columns, and the messages that are none: offset, reason, and text of each."""
+    kinds = name_metadata(wanted.options)
+    values = Schema(tuple(field for field in schema if field.name.lower() not in kinds))
+    fields = [field for name in columns if (field := schema.find(name)) is not None]
+    reader = _RangeReader(wanted, values, fields, kinds)
+    partition = int(wanted.options["partition"])
+    with _borrow_consumer(wanted) as consumer, closing(consumer.read(partition, wanted.start, wanted.stop)) as chunks:
+        tables = [reader.read_chunk(pointers) for pointers in chunks if pointers.size]
+    return pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables]), reader.rejected
+
+
+class _RangeReader:
+    """Decodes the messages of one range."""
+
+    def __init__(self, wanted: Range, values: Schema, fields: Sequence[Field], kinds: Mapping[str, str]) -> None:
+        options = wanted.options
+        self._wanted, self._fields, self._kinds = wanted, fields, kinds
+        self._columns = [field for field in fields if field.name.lower() not in kinds]
+        self._format = _make_format(str(options["format"]), values, str(options["format_options"])) if len(values) else None
+        self.rejected: list[tuple[int, str, str]] = []
+
+    def read_chunk(self, pointers: Pointers) -> pa.Table:
+        """Return the rows of some messages."""
+        messages = _gather_texts(pointers, _PAYLOAD)
+        count = len(messages)
+        decoded = DecodedMessages(pa.table({})) if self._format is None else self._format.decode(messages, self._columns)
+        if len(decoded.rejected):
+            self._reject(pointers, messages, decoded)
+        columns = {name: decoded.table.column(name) for name in decoded.table.column_names}
+        for field in self._fields:
+            kind = self._kinds.get(field.name.lower())
+            if kind is not None:
+                column = pa.array([], field.type) if count == 0 else _METADATA_READERS[kind](self._wanted, pointers)
+                columns[field.name] = column if decoded.positions is None else column.take(pa.array(decoded.positions))
+        arrays = [columns[field.name].cast(field.type) for field in self._fields]
+        return pa.table(arrays, schema=pa.schema([(field.name, field.type) for field in self._fields]))
+
+    def _reject(self, pointers: Pointers, messages: Messages, decoded: DecodedMessages) -> None:
+        """Record messages that are no rows; raises SourceError if the policy is to fail."""
+        offsets = _read_offsets(pointers)
+        for index, reason in zip(decoded.rejected, decoded.reasons, strict=True):
+            text = messages.data[messages.offsets[index] : messages.offsets[index + 1]].tobytes().decode("utf-8", "replace")
+            if self._wanted.options["on_error"] == "fail":
+                place = (
+                    f"message {offsets[index]} of partition {self._wanted.options['partition']} of topic '{self._wanted.path}'"
+                )
+                raise SourceError(
+                    f"{place} is no row of stream '{self._wanted.stream}'",
+                    stream=self._wanted.stream,
+                    detail=f"{reason}: {text[:200]}",
+                    hint="declare the stream with on_error='skip_row', which counts such messages and leaves them out",
+                )
+            self.rejected.append((int(offsets[index]), reason, text))
+
+
+def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
+    ends, absent = np.empty(pointers.size + 1, np.int64), np.empty(pointers.size, np.bool_)
+    gather.add_sizes(pointers, place[0], ends)
+    data = np.empty(ends[-1] + PADDING_BYTES, np.uint8)
+    data[ends[-1] :] = 0
+    count = gather.copy_texts(pointers, place[1], ends, data, absent)
+    return Messages(ends, data, absent if count else None)
+
+
+def _read_offsets(pointers: Pointers) -> npt.NDArray[np.int64]:
+    errors, offsets = np.empty(pointers.size, np.int32), np.empty(pointers.size, np.int64)
+    gather.read_heads(pointers, errors, offsets)
+    return offsets
+
+
+def _make_key_column(_: Range, pointers: Pointers) -> pa.Array:
+    """Return the keys as text; a key that is not UTF-8 has replacement characters."""
+    keys = _gather_texts(pointers, _KEY)
+    valid = None if keys.absent is None else pa.array(~keys.absent).buffers()[1]
+    buffers = [valid, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
+    binary = pa.Array.from_buffers(pa.large_binary(), len(keys), buffers)
+    try:
+        return binary.cast(pa.large_string()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if key is None else key.decode("utf-8", "replace") for key in binary.to_pylist()], pa.string())
+
+
+def _make_header_column(_: Range, pointers: Pointers) -> pa.Array:
+    """Return the headers as JSON objects; of several with one name, the last counts. An object of Python for each message."""
+    texts = []
+    for message in pointers:
+        headers = {
+            name: None if value is None else value.decode("utf-8", "replace") for name, value in read_headers(int(message))
+        }
+        texts.append(json.dumps(headers, ensure_ascii=False) if headers else None)
+    return pa.array(texts, pa.string())
+
+
+def _make_timestamp_column(_: Range, pointers: Pointers) -> pa.Array:
+    times = np.empty(pointers.size, np.int64)
+    gather.read_timestamps(pointers, get_address("message_timestamp"), np.empty(1, np.int64), times)
+    return pa.array(times * 1000, mask=times < 0).view(TIMESTAMP)
+
+
+def _make_partition_column(wanted: Range, pointers: Pointers) -> pa.Array:
+    return pa.array(np.full(pointers.size, int(wanted.options["partition"]), np.int32))
+
+
+def _make_offset_column(_: Range, pointers: Pointers) -> pa.Array:
+    return pa.array(_read_offsets(pointers))
+
+
+_METADATA_READERS: Mapping[str, Callable[[Range, Pointers], pa.Array]] = {
+    "key": _make_key_column,
+    "headers": _make_header_column,
+    "timestamp": _make_timestamp_column,
+    "partition": _make_partition_column,
+    "offset": _make_offset_column,
+}

@@ -1,0 +1,86 @@
+"""Queries over results: which inner results are shared, where the bounds of a result are, and from when on it is complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.model.stream import Stream
+from headrace.model.types import Schema
+from headrace.plan.derived import NestedQuery, compute_start_times, has_inner_window_keys, isolate_inner_queries, result_bounds
+from headrace.plan.sliding_join import SlidingJoinQuery, referenced_inputs
+from headrace.plan.window_join import JoinKind
+from headrace.sql import Catalog, bind_query
+
+CATALOG = Catalog.of(Stream(name, Schema.parse("k INT, n INT, time TIMESTAMP"), "time") for name in "abc")
+HOPS = "SELECT window_start, k, SUM(n) AS n FROM HOP(a, '10 seconds', '5 seconds') GROUP BY k"
+SESSIONS = "SELECT k, SUM(n) AS n FROM SESSION(a, '5 seconds') GROUP BY k"
+SECOND = 1_000_000
+
+
+def bind_nested(text: str) -> NestedQuery:
+    plan = bind_query(text, CATALOG)
+    assert isinstance(plan, NestedQuery)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "right", "both"),
+    [
+        (JoinKind.INNER, False, False, True),
+        (JoinKind.LEFT, True, False, True),
+        (JoinKind.RIGHT, False, True, True),
+        (JoinKind.FULL, True, True, True),
+        (JoinKind.SEMI, False, False, False),
+        (JoinKind.ANTI, True, False, False),
+    ],
+)
+def test_a_kind_of_join_tells_which_rows_and_columns_it_keeps(kind: JoinKind, left: bool, right: bool, both: bool):
+    assert (kind.keeps_left, kind.keeps_right, kind.has_both_sides) == (left, right, both)
+
+
+def test_the_inputs_of_a_condition_are_numbers():
+    windows = ", ".join(f"SLIDING({name}, '5 seconds') {name}" for name in "abc")
+    join = bind_query(f"SELECT a.n FROM {windows} WHERE a.k = c.k AND b.n = c.n", CATALOG)
+    assert isinstance(join, SlidingJoinQuery)
+    assert {referenced_inputs(condition) for condition in join.conditions} == {frozenset({0, 2}), frozenset({1, 2})}
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        (f"SELECT MAX(n) AS m FROM TUMBLE(({HOPS}), '20 seconds')", ("window_start", "window_end")),
+        (f"SELECT MAX(n) AS m FROM ({HOPS})", ("key0", "key1")),
+        (f"SELECT k, MAX(n) AS m FROM ({HOPS}) GROUP BY k", ("key1", "key2")),
+    ],
+)
+def test_the_bounds_of_a_result_are_its_last_keys_without_a_window_of_its_own(text: str, bounds: tuple[str, str]):
+    outer = bind_nested(text).outer
+    assert tuple(column.name for column in result_bounds(outer)) == bounds  # type: ignore[arg-type]
+    assert has_inner_window_keys(outer) is (bounds[0] != "window_start")  # type: ignore[arg-type]
+
+
+def test_windows_that_started_before_the_query_are_incomplete():
+    """
+    since 7 s      inner HOP(10, 5): [0,10) and [5,15) started before, [10,20) is complete: the outer query starts at 15 s
+    since 5 s      [0,10) started before, [5,15) is complete: 10 s
+    """
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({HOPS}), '20 seconds')")
+    assert compute_start_times(query, 7 * SECOND) == (7 * SECOND, 15 * SECOND)
+    assert compute_start_times(query, 5 * SECOND) == (5 * SECOND, 10 * SECOND)
+    assert compute_start_times(query, None) == (None, None)
+
+
+def test_inner_windows_are_shared_and_sessions_are_not():
+    shared = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({HOPS}), '20 seconds')")
+    assert isolate_inner_queries(shared, 7) == shared
+    alone = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({SESSIONS}), '20 seconds')")
+    assert [source.name for source in isolate_inner_queries(alone, 7).inner] == [f"{alone.inner[0].name}-7"]
+
+
+def test_a_window_over_results_that_are_not_shared_is_not_shared():
+    middle = f"SELECT k, SUM(n) AS n FROM TUMBLE(({SESSIONS}), '10 seconds') GROUP BY k"
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({middle}), '20 seconds')")
+    first, second = (f"{source.name}-7" for source in query.inner)
+    isolated = isolate_inner_queries(query, 7)
+    assert [(source.name, source.plan.streams) for source in isolated.inner] == [(first, ("a",)), (second, (first,))]
+    assert isolated.outer.streams == (second,)
