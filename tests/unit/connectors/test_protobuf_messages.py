@@ -179,6 +179,14 @@ def test_random_messages_are_read_as_googles_library_reads_them(drawn: list):
         assert render(row) == render(list_values(Order.FromString(message))), message
 
 
+def test_a_time_in_two_parts_is_merged_like_any_message():
+    parts = [Order(time={"seconds": 1, "nanos": 5000}), Order(time={"seconds": -3}), Order(time={}), Order(left="x")]
+    message = b"".join(part.SerializeToString() for part in parts)
+    (row,) = list_rows(decode_messages("protobuf", [message], SCHEMA, **OPTIONS), 1)
+    assert render(row) == render(list_values(Order.FromString(message)))
+    assert row[7] == EPOCH + timedelta(seconds=-3, microseconds=5)
+
+
 def test_a_hundred_thousand_spoilt_messages_are_all_counted():
     chance = random.Random(8)
     good = [

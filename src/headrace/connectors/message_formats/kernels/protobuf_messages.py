@@ -152,8 +152,14 @@ def _store_fixed(field, row, at, size):
 
 @inner
 def _store_time(field, row, at, end):
-    """Store a google.protobuf.Timestamp; return 0, or the reason why it is none."""
+    """Store a google.protobuf.Timestamp; return 0, or the reason why it is none.
+
+    A message may come in parts: what this part lacks is as in the part before it.
+    """
     seconds = nanos = 0
+    if load_byte(get(field, STATES) + row) == PRESENT:
+        stored = get(get(field, VALUES), row)
+        seconds, nanos = stored // 1_000_000, stored % 1_000_000 * 1000
     while at < end:
         tag = load_byte(at)
         at, value = read_varint(at + 1)
