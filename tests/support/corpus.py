@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from support.every_kind_session import BATCHES, BATCHES_BEFORE_STOP, EveryKindSession, write_file
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
-FILES_FOLDER = Path(tempfile.gettempdir()) / "headrace-corpus-files"
+FILES_FOLDER = Path("/tmp/headrace-corpus-files")
 """The folder of the file source: its path is part of the definition of the source, so it is the same everywhere."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from headrace.model.record import record
@@ -56,7 +57,7 @@ class PartitionMap:
         """Return the map with these ranges, which cover all hashes."""
         ordered = sorted(ranges)
         equal = cls(len(ordered))
-        if ordered == equal.list_ranges():
+        if tuple(ordered) == equal.list_ranges():
             return equal
         return cls(len(ordered), tuple(item.end for item in ordered[:-1]), tuple(item.partition for item in ordered))
 
@@ -65,13 +66,9 @@ class PartitionMap:
         """Whether all ranges are equal."""
         return not self.bounds
 
-    def list_ranges(self) -> list[HashRange]:
+    def list_ranges(self) -> tuple[HashRange, ...]:
         """Return the ranges in the order of hashes."""
-        if self.is_equal:
-            edges = [-(-number * HASH_END // self.count) for number in range(self.count + 1)]
-            return [HashRange(edges[number], edges[number + 1], number) for number in range(self.count)]
-        spans = pairwise((0, *self.bounds, HASH_END))
-        return [HashRange(start, end, owner) for (start, end), owner in zip(spans, self.owners, strict=True)]
+        return _list_ranges(self)
 
     def list_shares(self) -> tuple[float, ...]:
         """Return the part of all hashes that each partition has."""
@@ -105,3 +102,12 @@ class PartitionMap:
             else:
                 ranges.append(HashRange(item.start, item.end, number))
         return PartitionMap.of_ranges(ranges)
+
+
+@lru_cache(maxsize=64)  # every micro-batch asks several times for those of the same few maps
+def _list_ranges(partitions: PartitionMap) -> tuple[HashRange, ...]:
+    if partitions.is_equal:
+        edges = [-(-number * HASH_END // partitions.count) for number in range(partitions.count + 1)]
+        return tuple(HashRange(edges[number], edges[number + 1], number) for number in range(partitions.count))
+    spans = pairwise((0, *partitions.bounds, HASH_END))
+    return tuple(HashRange(start, end, owner) for (start, end), owner in zip(spans, partitions.owners, strict=True))

@@ -26,6 +26,7 @@ from headrace.runtime.partition_scaling import (
 )
 from headrace.storage.fault_points import install_fault_hook
 from support.compare import assert_same_rows
+from support.examples import scale_examples
 
 POLICY = ScalingPolicy()
 QUIET = (0.06, 0.06)  # too long to merge partitions, too short to split them
@@ -151,7 +152,7 @@ def test_an_increase_that_did_not_help_is_not_repeated() -> None:
 def test_the_number_does_not_oscillate() -> None:
     """Simulate a steady load that partitions divide evenly: whatever it is, the number only grows."""
     random = Random(7)
-    for _ in range(50):
+    for _ in range(scale_examples(100)):
         scaler, partitions, work, counts = PartitionScaler("auto"), PartitionMap(4), random.uniform(0.01, 60.0), [4]
         for batch in range(400):
             change = scaler.plan(partitions, 4, float(batch))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.connectors.kafka import control
 from headrace.service import declared_streams
 from support.in_process_service import COLUMNS, Service, timestamp, wait_until
 
@@ -251,6 +252,13 @@ def test_options_of_a_kafka_client_name_nothing_that_requests_may_not_read(servi
     assert service.http.post("/v1/streams", json={**KAFKA, "options": options}).status_code == 403
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for Kafka's brokers, which do not exist, for a shorter time."""
+    monkeypatch.setattr(control, "_TIMEOUT_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_registry_gets_no_password_unless_the_operator_allows_its_address(serve: Callable[..., Service]):
     service = serve(allowed_hosts=["registry.internal:8081"])
     for registry in ("http://evil.example.com", "http://registry.internal:8081@evil.example.com", "http://registry.internal:80"):
@@ -261,6 +269,7 @@ def test_a_registry_gets_no_password_unless_the_operator_allows_its_address(serv
     assert "the brokers of Kafka topic 't' cannot be reached" in service.http.post("/v1/streams", json=allowed).text
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_kafka_stream_is_declared_by_a_request(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch):
     service = serve(allowed_hosts=["127.0.0.1:1"])
     assert service.http.post("/v1/streams", json={**KAFKA, "options": {"sasl.password": "hunter2"}}).status_code == 422
