@@ -22,7 +22,7 @@ _SHUTDOWN_SECONDS = 1
 def serve_placeholder(listening: socket.socket, tls: ssl.SSLContext | None) -> Iterator[None]:
     """Answer the requests of a socket in a thread until the end of the block; the socket stays open.
 
-    Health says `standby`. Nothing else is told, because no token has been checked.
+    Health says `standby`. It says nothing else, because no token has been checked.
     """
     hint = "ask the service that runs now, or ask again later"
     problem = HttpRequestError(503, "this service waits as a standby", hint=hint, retry_s=_RETRY_SECONDS)

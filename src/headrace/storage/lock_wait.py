@@ -21,7 +21,7 @@ class LockWait:
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def report(self, location: str, holder: str) -> None:
-        """Note who has the lock; a standby logs it when it changes."""
+        """Note the owner of the lock; a standby logs it when it changes."""
         if self.is_standby and holder != self.holder:
             _LOG.warning("standby: checkpoint '%s' is in use by %s; this session starts when that one ends", location, holder)
         self.holder = holder
