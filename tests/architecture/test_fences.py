@@ -12,7 +12,8 @@ ARCHITECTURE = Document(ROOT / "ARCHITECTURE.md")
 FENCES = ARCHITECTURE.read_table("Import fences")
 LIBRARIES = ARCHITECTURE.read_table("Libraries")
 LOADERS = {
-    "backends.spark.worker_probe", "cli", "connectors.kafka", "connectors.sinks.destination", "headrace", "runtime.backend",
+    "backends.spark.worker_probe", "cli", "connectors.kafka", "connectors.message_files", "connectors.sinks.destination",
+    "headrace", "runtime.backend",
 }  # fmt: skip
 """Modules that import by name: a command, a public name, a back-end, a library that few need, what a worker may not have."""
 

@@ -7,6 +7,7 @@ they stay valid after a restart, whatever the directory contains by then; a posi
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.connectors import message_files
 from headrace.connectors.file_access import FileStatus, get_status, is_glob, list_files, parse_file_path, path_exists
 from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema
 from headrace.connectors.skipped_rows import ERROR_POLICIES, normalize_policy, parse_dead_letter
@@ -45,9 +47,10 @@ class _DiscoveredFile:
 
 
 class FileSource:
-    """A source of files: `.parquet .arrow .arrows .feather .ipc .csv .json .jsonl .ndjson`, text formats also with `.gz`.
+    """A source of files: `.parquet .arrow .arrows .feather .ipc .avro .csv .json .jsonl .ndjson`, text formats also with `.gz`.
 
-    Files must appear complete, by a rename into place, and never change. JSON files have one object on each line.
+    Files must appear complete, by a rename into place, and never change. JSON files have one object on each line, Avro files are
+    object containers, and Protobuf files have the length of each message before it, as a varint.
     """
 
     def __init__(
@@ -61,19 +64,23 @@ class FileSource:
         header: bool = True,
         delimiter: str = ",",
         timestamp_format: str = "",
+        format_options: Mapping[str, Option] | None = None,
     ) -> None:
         """Create a file source; it reads no file before its schema is needed or it is attached.
 
         - `path`: a file, a directory, or a pattern with `*`, `?` or `[…]`. A directory stands for the files directly in it that
           have a known suffix, or any suffix if `format` is given. Names that start with '.' or '_' or end in '.tmp' are
           ignored.
-        - `format`: "arrow", "parquet", "csv" or "json"; by default the suffix decides.
+        - `format`: "arrow", "parquet", "csv", "json", "avro" or "protobuf"; by default the suffix decides. Protobuf has none.
         - `schema`: the columns, such as "user_id INT, time TIMESTAMP"; by default those of the first file.
         - `on_error`: what to do with input that cannot be read. "fail" degrades the stream until the file is repaired or
-          removed. "skip_row" leaves out lines of CSV and JSON files that do not fit the schema, and counts them; other failures
-          are as with "fail". "skip_file" (or "skip") leaves the file out for good and lists it in `skipped`.
+          removed. "skip_row" leaves out lines of CSV and JSON files, records of Avro and messages of Protobuf files that do not
+          fit the schema, and damaged blocks, and counts them; other failures are as with "fail". "skip_file" (or "skip") leaves
+          the file out for good and lists it in `skipped`.
         - `dead_letter`: with "skip_row", where skipped lines are written: "jsonl:DIR", with file, line, reason and text of each.
         - `header`, `delimiter`, `timestamp_format` (strptime, default ISO-8601): options of text formats.
+        - `format_options`: of JSON, Avro and Protobuf, as for messages: {"field.user_id": "payload.user.id"}. Protobuf files
+          have the .proto text as "schema", and the name of their "message" if it is not the first.
 
         Raises SchemaError for an invalid argument.
         """
@@ -91,6 +98,13 @@ class FileSource:
             "delimiter": delimiter,
             "timestamp_format": timestamp_format,
         }
+        self._format_options = dict(format_options or {})
+        if self._format_options:
+            self._options["format_options"] = json.dumps(self._format_options, sort_keys=True)
+        if self._declared_schema is not None:
+            self._check_format_options(self._declared_schema)
+        elif format == "protobuf":
+            raise SchemaError("files of format 'protobuf' do not name their columns", hint="give the source a schema=…")
         self._stream, self._store = "", None  # type: tuple[str, Store | None]
         self._listing, self._listed_at = [], -math.inf  # type: tuple[list[FileStatus], float]
         self._clock = time.monotonic
@@ -100,11 +114,23 @@ class FileSource:
         self._known_paths: set[str] = set()
         self._digests = [""]  # of the first 0, 1, … files
 
+    def _check_format_options(self, schema: Schema) -> None:
+        """Raise SchemaError if options of the format are invalid, or the format has none."""
+        name = self._format or format_of(self._path)
+        if name not in message_files.MESSAGE_FILES:
+            if self._format_options:
+                problem = f"files of format '{name}' have no format_options" if name else "format_options need a format"
+                raise SchemaError(problem, detail=f"formats with options: {', '.join(message_files.MESSAGE_FILES)}")
+        elif self._format_options or name == "protobuf":
+            message_files.check_options(name, schema, self._format_options)
+
     @property
     def schema(self) -> Schema:
         """The declared columns, or those of the first file; raises SourceError if there is no file yet."""
         if self._schema is None:
-            self._schema = self._infer_schema()
+            inferred = self._infer_schema()
+            self._check_format_options(inferred)
+            self._schema = inferred
         return self._schema
 
     @property
@@ -246,7 +272,8 @@ class FileSource:
     def _examine_file(self, status: FileStatus) -> _DiscoveredFile:
         path, reader = status.path, self._reader_of(status.path)
         try:
-            return _DiscoveredFile(path, reader, status.size, count_unit_rows(status, reader), version=status.version)
+            units = count_unit_rows(status, reader, allows_damage=self._options["on_error"] == "skip_row")
+            return _DiscoveredFile(path, reader, status.size, units, version=status.version)
         except (pa.ArrowException, OSError) as error:
             if self._options["on_error"] == "skip_file":
                 return _DiscoveredFile(path, reader, 0, [], str(error) or type(error).__name__)

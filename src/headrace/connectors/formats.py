@@ -18,16 +18,19 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from headrace.connectors import message_files
 from headrace.connectors.file_access import FileStatus, open_file, open_parts
+from headrace.connectors.message_files.avro_container import count_block_rows, read_header
 from headrace.connectors.source import Option
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Field, Schema, normalize_type, type_name
 
-FORMATS = ("arrow", "parquet", "csv", "json")
+FORMATS = ("arrow", "parquet", "csv", "json", "avro", "protobuf")
 
 _SUFFIXES = {
     ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow", ".parquet": "parquet",
     ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".avro": "avro",
 }  # fmt: skip
 _SAMPLE_BYTES = 1 << 20
 _SMALL_FILE_BYTES = 1 << 20
@@ -56,9 +59,10 @@ def open_arrow(
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(data, options=options)
 
 
-def count_unit_rows(status: FileStatus, reader: str) -> list[int]:
-    """Return the row count of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit for each file).
+def count_unit_rows(status: FileStatus, reader: str, *, allows_damage: bool = False) -> list[int]:
+    """Return the row count of each unit of a file: exact for Arrow, Parquet and Avro, estimated for others, which are one unit.
 
+    With `allows_damage`, damaged blocks of an Avro file are units of one row.
     Raises ArrowException or OSError for a file that cannot be opened or has another format.
     """
     if status.size == 0:
@@ -66,6 +70,11 @@ def count_unit_rows(status: FileStatus, reader: str) -> list[int]:
     if reader == "parquet":
         with pa.parquet.ParquetFile(open_parts(status.path), memory_map=True) as file:
             return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    if reader == "avro":
+        content = read_content(status.path, status.version)
+        return count_block_rows(memoryview(content).cast("B"), allows_damage=allows_damage)
+    if reader == "protobuf":
+        return _estimate_messages(status)
     with open_file(status.path, status.version) as source:
         return _count_arrow_rows(source) if reader == "arrow" else _estimate_text_rows(status, source)
 
@@ -85,6 +94,21 @@ def _estimate_text_rows(status: FileStatus, source: pa.NativeFile) -> list[int]:
         size = int.from_bytes(source.read_at(4, size - 4), "little")  # the length before compression, modulo 4 GiB
     lines = sample.count(b"\n")
     return [max(1, lines, size * lines // len(sample))]
+
+
+def _estimate_messages(status: FileStatus) -> list[int]:
+    """Return the estimated number of messages behind their lengths, from those at the beginning of a file."""
+    sample = read_head(status.path, 1 << 16, status.version)
+    at = count = 0
+    while at < len(sample):
+        size = shift = 0
+        while at < len(sample) and shift < 70:
+            size |= (sample[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if sample[at - 1] < 128:
+                break
+        at, count = at + size, count + 1
+    return [max(1, count, status.size * count // max(1, at))]
 
 
 def read_head(path: str, size: int, version: str = "") -> bytes:
@@ -113,6 +137,10 @@ def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schem
             schema = open_arrow(source).schema
     elif reader == "parquet":
         schema = pa.parquet.read_schema(open_parts(path))
+    elif reader == "avro":
+        schema = message_files.infer_avro_schema(read_header(memoryview(read_content(path)).cast("B")).schema)
+    elif reader == "protobuf":
+        raise SchemaError("files of format 'protobuf' do not name their columns", hint="give the source a schema=…")
     else:
         schema = _infer_text_schema(path, reader, options)
     return Schema(tuple(_to_field(path, field) for field in schema))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 
+from headrace.connectors import message_files
 from headrace.connectors.file_access import get_status, open_file, open_parts
 from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, open_arrow, read_content
 from headrace.connectors.rate import generate_range
@@ -26,7 +27,6 @@ from headrace.storage.checksum import compute_checksum
 from headrace.storage.locations import is_url
 
 _UNREADABLE_HINT = "repair or remove it, or leave it out: create the source with on_error='skip_row' or 'skip_file'"
-_JSON_BLOCK_BYTES = 1 << 26
 _SMALL_CSV_BYTES = 1 << 12
 
 
@@ -37,10 +37,29 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
     undeclared column.
     """
     fields = [_find_field(schema, name) for name in columns]
-    try:
+    with _name_file(wanted):
         _check_unchanged(wanted)
         table = _READERS[wanted.reader](wanted, schema, fields or [schema.fields[0]])
         return _conform_table(table, fields, wanted)
+
+
+def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[int, str, str]]]:
+    """Return the given columns of a range of a file of messages, and the messages that are no rows: number, reason and text.
+
+    Raises SourceError if the file cannot be read at all, and SchemaError for an undeclared column.
+    """
+    fields = [_find_field(schema, name) for name in columns]
+    with _name_file(wanted):
+        _check_unchanged(wanted)
+        table, rejected = message_files.read_file(wanted, schema, fields or [schema.fields[0]], skips=True)
+        return table.select(list(columns)), rejected
+
+
+@contextmanager
+def _name_file(wanted: Range) -> Iterator[None]:
+    """Raise whatever a reader raises as a SourceError that names the file."""
+    try:
+        yield
     except SourceError as error:
         error.stream = wanted.stream
         raise
@@ -49,6 +68,8 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
         raise SourceError(message, stream=wanted.stream, hint=_UNREADABLE_HINT) from error
     except (*CONVERSION_ERRORS, OSError, KeyError) as error:
         raise _unreadable_error(wanted, str(error)) from error
+    except SchemaError as error:  # of an Avro file that was written with another schema
+        raise _unreadable_error(wanted, error.message) from error
     except Exception as error:  # whatever else a reader raises is an error of this stream, too
         raise _unreadable_error(wanted, f"{type(error).__name__}: {error}") from error
 
@@ -199,15 +220,13 @@ def read_csv_header(lines: Sequence[bytes], schema: Schema, wanted: Range) -> tu
     return names, count
 
 
-def parse_text(content: bytes, names: Sequence[str], schema: Schema, wanted: Range) -> pa.Table:
-    """Return all columns of some lines of a text file, without its header; `names` are those of a CSV file.
+def parse_csv(content: bytes, names: Sequence[str], schema: Schema, wanted: Range) -> pa.Table:
+    """Return all columns of some lines of a CSV file, without its header; `names` are those of the file.
 
     Raises SourceError or one of the conversion errors if a line does not fit.
     """
-    buffer, fields = pa.py_buffer(content), schema.fields
-    if wanted.reader == "csv":
-        return _conform_table(_parse_csv(buffer, names, fields, wanted, has_header=False), fields, wanted)
-    return _conform_table(_parse_json(buffer, fields), fields, wanted)
+    table = _parse_csv(pa.py_buffer(content), names, schema.fields, wanted, has_header=False)
+    return _conform_table(table, schema.fields, wanted)
 
 
 def _read_header(content: pa.Buffer, delimiter: str) -> list[str]:
@@ -215,23 +234,8 @@ def _read_header(content: pa.Buffer, delimiter: str) -> list[str]:
     return next(csv.reader(lines, delimiter=delimiter), [])
 
 
-def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    content = read_content(wanted.path, get_version(wanted))
-    if content.size == 0:
-        return _empty_table(fields)
-    if content.slice(0, 1).to_pybytes() == b"[":
-        raise _unreadable_error(wanted, "it is one JSON array; expected one object on each line")
-    return _parse_json(content, fields)
-
-
-def _parse_json(content: pa.Buffer, fields: Sequence[Field]) -> pa.Table:
-    types = {field.name: _parsing_type(field) for field in fields}
-    table = pa.json.read_json(
-        pa.BufferReader(content),
-        pa.json.ReadOptions(use_threads=False, block_size=min(content.size + 1, _JSON_BLOCK_BYTES)),
-        pa.json.ParseOptions(explicit_schema=pa.schema(types.items()), unexpected_field_behavior="ignore"),
-    )
-    return table.select([field.name for field in fields])
+def _read_message_file(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Table:
+    return message_files.read_file(wanted, schema, fields, skips=False)[0]
 
 
 def _parsing_type(field: Field) -> pa.DataType:
@@ -255,7 +259,7 @@ _READERS: Mapping[str, Callable[[Range, Schema, Sequence[Field]], pa.Table]] = {
     "arrow": _read_arrow,
     "parquet": _read_parquet,
     "csv": _read_csv,
-    "json": _read_json,
+    **dict.fromkeys(message_files.MESSAGE_FILES, _read_message_file),
     "rate": _read_rate,
     "tcp": _read_tcp,
 }

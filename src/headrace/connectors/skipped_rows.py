@@ -1,12 +1,13 @@
 """Reading with an error policy: what `on_error` of a source says about files and rows that cannot be read.
 
     fail        raise SourceError: the stream is degraded until the file is repaired or removed
-    skip_row    leave out the lines of CSV and JSON files that do not fit the declared columns; any other failure is as with fail
+    skip_row    leave out the lines of CSV and JSON files, the records of Avro and the messages of Protobuf files that do not fit
+                the declared columns, and damaged blocks; any other failure is as with fail
     skip_file   leave out the file
 
-A file is first parsed as a whole. Only if that fails, the lines at fault are searched by halves, with the same parser, so that
-the rows beside them are those of a file without them. Which lines are at fault depends on all declared columns, not on those that
-queries read: otherwise a query would get other rows because of another query.
+A format of messages decides about each of them. A CSV file is first parsed as a whole. Only if that fails, the lines at fault are
+searched by halves, with the same parser, so that the rows beside them are those of a file without them. Which lines are at fault
+depends on all declared columns, not on those that queries read: otherwise a query would get other rows because of another query.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pyarrow as pa
 
 from headrace.connectors import kafka
 from headrace.connectors.formats import CONVERSION_ERRORS, read_content
-from headrace.connectors.read import get_version, parse_text, read_csv_header, read_range
+from headrace.connectors.message_files import MESSAGE_FILES
+from headrace.connectors.read import get_version, parse_csv, read_csv_header, read_messages, read_range
 from headrace.connectors.source import Range
 from headrace.errors import SchemaError, SourceError
 from headrace.model.record import record
@@ -28,14 +30,16 @@ from headrace.storage.locations import parse_location
 
 ERROR_POLICIES = ("fail", "skip_row", "skip_file", "skip")  # skip is another name of skip_file
 SAMPLE_TEXT_LENGTH = 200
-_TEXT_READERS = ("csv", "json")
 _FEW_RECORDS = 16  # of which each is parsed alone if one of them is bad
 
 
 @record("skipped-row")
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """A line of a file that is not a row of its stream: its number, counted from 1, the reason, and the text."""
+    """A line of a file that is not a row of its stream: its number, counted from 1, the reason, and the text.
+
+    In Avro and Protobuf files it is the number of the record or message; damage that has no text is behind that number.
+    """
 
     file: str
     line: int
@@ -81,14 +85,17 @@ def read_with_policy(wanted: Range, schema: Schema, columns: Sequence[str]) -> R
     policy = normalize_policy(str(wanted.options.get("on_error", "fail")))
     if wanted.reader == "kafka":
         return _read_kafka(wanted, schema, columns)
-    checks_all = policy != "fail" and wanted.reader in _TEXT_READERS
+    if policy == "skip_row" and wanted.reader in MESSAGE_FILES:
+        table, rejected = read_messages(wanted, schema, columns)
+        return ReadOutcome(table, tuple(SkippedRow(wanted.path, *rejection) for rejection in rejected))
+    checks_all = policy != "fail" and wanted.reader == "csv"
     try:
         table = read_range(wanted, schema, schema.names if checks_all else columns)
     except SourceError as error:
         if policy == "skip_file":
             fields = [(name, field.type) for name in columns if (field := schema.find(name)) is not None]
             return ReadOutcome(pa.schema(fields).empty_table(), skipped_file=str(error))
-        if policy == "fail" or wanted.reader not in _TEXT_READERS:
+        if policy == "fail" or wanted.reader != "csv":
             raise
         table, skipped = _read_good_rows(wanted, schema, error)
         return ReadOutcome(table.select(list(columns)), skipped)
@@ -124,17 +131,13 @@ def _read_good_rows(wanted: Range, schema: Schema, error: SourceError) -> tuple[
         content = read_content(wanted.path, get_version(wanted)).to_pybytes()
     except (pa.ArrowException, OSError):
         raise error from None
-    lines, names = content.splitlines(keepends=True), list[str]()
-    bounds: Sequence[int] = range(len(lines) + 1)
-    if wanted.reader == "json" and content.startswith(b"["):
-        raise error
-    if wanted.reader == "csv":
-        names, header_lines = read_csv_header(lines, schema, wanted)
-        bounds = bounds[header_lines:]
-        if b'"' in content:
-            bounds = list(_find_csv_bounds(lines, header_lines, str(wanted.options.get("delimiter", ","))))
+    lines = content.splitlines(keepends=True)
+    names, header_lines = read_csv_header(lines, schema, wanted)
+    bounds: Sequence[int] = range(header_lines, len(lines) + 1)
+    if b'"' in content:
+        bounds = list(_find_csv_bounds(lines, header_lines, str(wanted.options.get("delimiter", ","))))
     tables, skipped = _separate_records(
-        _TextRecords(lines, bounds), lambda text: parse_text(text, names, schema, wanted), wanted.path
+        _TextRecords(lines, bounds), lambda text: parse_csv(text, names, schema, wanted), wanted.path
     )
     return pa.concat_tables([schema.to_arrow().empty_table(), *tables]), tuple(skipped)
 

@@ -27,8 +27,8 @@ RANGE_ROWS = 1 << 18  # rows of a range: few enough to balance tasks, enough to 
 class Range:
     """An input range: a part of a stream that one worker reads at a time.
 
-    `start` and `stop` count record batches (reader 'arrow'), row groups ('parquet') or rows ('rate', 'tcp'), or are 0 and 1 for a
-    complete file ('csv', 'json'). `rows` is an estimate, used only to balance tasks.
+    `start` and `stop` count record batches (reader 'arrow'), row groups ('parquet'), blocks ('avro') or rows ('rate', 'tcp'), or
+    are 0 and 1 for a complete file ('csv', 'json', 'protobuf'). `rows` is an estimate, used only to balance tasks.
     """
 
     stream: str

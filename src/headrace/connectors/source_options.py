@@ -23,7 +23,7 @@ OptionTypes = Mapping[str, tuple[type, ...]]
 SOURCE_OPTIONS: Mapping[str, OptionTypes] = {
     "files": {
         "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "dead_letter": (str,), "header": (bool,),
-        "delimiter": (str,), "timestamp_format": (str,),
+        "delimiter": (str,), "timestamp_format": (str,), "format_options": (dict,),
     },
     "rate": {
         "rows_per_second": (int, float), "generator": (str,), "rows": (int,), "seed": (int,), "start_time": (datetime, str),

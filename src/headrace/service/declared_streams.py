@@ -71,12 +71,14 @@ class FileStream(_BaseDeclaration):
     source: Literal["files"]
     path: str = Field(min_length=1, description="A file, a directory or a glob pattern on the machine of the service.")
     columns: str | None = Field(default=None, max_length=20_000, description="Required unless the files contain a schema.")
-    format: Literal["arrow", "parquet", "csv", "json"] | None = None
+    format: Literal["arrow", "parquet", "csv", "json", "avro", "protobuf"] | None = None
+    format_options: dict[str, str | int | float | bool] = Field(default_factory=dict)
     on_error: Literal["fail", "skip_row", "skip_file", "skip"] = "fail"
 
     def open_within(self, allowed: AllowedDestinations) -> Source:
         """Return the source; raises ForbiddenPathError if its path is not below an allowed root."""
-        return ConfinedFileSource(allowed.roots, self.path, schema=self.columns, format=self.format, on_error=self.on_error)
+        common = self.model_dump(include={"format", "format_options", "on_error"})
+        return ConfinedFileSource(allowed.roots, self.path, schema=self.columns, **common)
 
 
 class RateStream(_BaseDeclaration):

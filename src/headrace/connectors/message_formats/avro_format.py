@@ -60,6 +60,28 @@ class AvroFormat:
         kinds = [choose_kind(column.type, "") for column in checked]
         return assemble_rows(decoded, rejects, checked, kinds, columns, messages.offsets)
 
+    def decode_blocks(
+        self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], columns: Sequence[Field]
+    ) -> tuple[DecodedMessages, npt.NDArray[np.int64]]:
+        """Return the rows of blocks of a file, with the option's schema, and the bounds of all records in the data.
+
+        Block i is between `bounds` i and i + 1, and has a number of records back to back; `data` has room as kernels need it.
+        """
+        checked, rows = tuple(self._schema if self._options.checks_all else columns), int(counts.sum())
+        rejects, decoded = Rejects.allocate("Avro record", rows), DecodedColumns.allocate(data, len(checked), rows)
+        program, skipper = self._find_program(0, checked), self._find_program(0, ())
+        assert isinstance(program, RecordProgram)
+        assert isinstance(skipper, RecordProgram)
+        (steps, kept), (skips, kept_too) = program.point_to(decoded), skipper.point_to(decoded)
+        offsets = np.zeros(rows + 1, np.int64)
+        kernel.decode_blocks(
+            data.ctypes.data, bounds, counts, steps.ctypes.data, skips.ctypes.data, offsets,
+            rejects.codes, rejects.columns, rejects.positions,
+        )  # fmt: skip
+        decoded.keep([*kept, *kept_too])
+        kinds = [choose_kind(column.type, "") for column in checked]
+        return assemble_rows(decoded, rejects, checked, kinds, columns, offsets), offsets
+
     def _run(
         self,
         program: RecordProgram,

@@ -24,6 +24,7 @@ _MESSAGE_REASONS = {
     codes.NOT_OBJECT: "expected a JSON object",
     codes.MALFORMED: "malformed {format}",
     codes.TRAILING: "bytes after the end of the {format}",
+    codes.BEHIND_MALFORMED: "behind a malformed {format}, whose end is unknown",
     codes.TOO_DEEP: "nested deeper than 512 levels",
 }
 _COLUMN_REASONS = {

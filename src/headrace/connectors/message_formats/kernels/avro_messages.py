@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.connectors.message_formats.kernels.decoded import (
+    BEHIND_MALFORMED,
     DECIMAL,
     DOUBLE,
     EMPTY,
@@ -126,12 +127,12 @@ def _store_decimal(record, row, at, size):
 
 @inner
 def _run(program, begin, end, row, stack):
-    """Read a message; return why it is rejected, or 0, the column, and where."""
+    """Read a record; return why it is rejected, the column, and where; or 0, −1 and its size."""
     at, depth, step = begin, 0, program
     while True:
         op = get(step, OP)
         if op == STOP:
-            return (0 if at == end else TRAILING), -1, at - begin
+            return 0, -1, at - begin
         next_step, start, reason = step + _BYTES, at, 0
         value = 0
         if op == VARINT or op == BYTES or op == SYMBOL or op == BRANCH or op == BLOCK:
@@ -233,6 +234,39 @@ def decode_records(data, starts, ends, rows, program, codes, rejecting, position
     for row in rows:
         at, end = data + starts[row], data + ends[row]
         code, column, place = _run(program, at, end, row, stack)
+        if code == 0 and at + place != end:
+            code = TRAILING
         if code:
             codes[row] = EMPTY if starts[row] == ends[row] else code
             rejecting[row], positions[row] = column, place
+
+
+@jit
+def decode_blocks(data, bounds, counts, program, skipper, offsets, codes, rejecting, positions):
+    """Run a program for records that are back to back in blocks, which are between `bounds`, as offsets from an address.
+
+    `offsets` receives where each record begins, and where the last one ends. The `skipper` is the program without columns: it
+    finds the end of a rejected record. If that is malformed, the records behind it in its block are rejected, too.
+    """
+    space = np.empty(_MAX_DEPTH + 2, np.int64)
+    stack = np.int64(space.ctypes.data)
+    row = 0
+    for block in range(counts.size):
+        at, end, is_lost = bounds[block], bounds[block + 1], False
+        for left in range(counts[block], 0, -1):
+            offsets[row] = at
+            code, column, place = BEHIND_MALFORMED, -1, np.int64(0)
+            if not is_lost:
+                code, column, place = _run(program, data + at, data + end, row, stack)
+                size = place
+                if code:
+                    found, _, size = _run(skipper, data + at, data + end, row, stack)
+                    if found:
+                        is_lost, size = True, end - at
+                at += size
+                if left == 1 and at != end and code == 0:
+                    code = TRAILING
+            if code:
+                codes[row], rejecting[row], positions[row] = code, column, place
+            row += 1
+    offsets[row] = bounds[counts.size]

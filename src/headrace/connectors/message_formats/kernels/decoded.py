@@ -15,7 +15,7 @@ RAW = 1 << 41  # of the size of a deferred text that is not JSON
 DOUBLED = 1 << 42  # of the size of a text in which quotes are doubled
 
 # Why a message is rejected; from NOT_INTEGER on because of a column.
-EMPTY, NOT_UTF8, NOT_OBJECT, MALFORMED, TRAILING, TOO_DEEP = 1, 2, 3, 4, 5, 6
+EMPTY, NOT_UTF8, NOT_OBJECT, MALFORMED, TRAILING, TOO_DEEP, BEHIND_MALFORMED = 1, 2, 3, 4, 5, 6, 7
 NOT_INTEGER, NOT_NUMBER, NOT_BOOLEAN, NOT_TEXT, NOT_DATE, NOT_TIMESTAMP, NOT_DECIMAL = 10, 11, 12, 13, 14, 15, 16
 OUT_OF_RANGE, LOST_DIGITS, LONE_SURROGATE, NOT_NESTED = 17, 18, 19, 20
 NOT_TEXT_BYTES, UNFIT_BRANCH = 21, 22
