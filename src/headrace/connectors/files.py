@@ -99,6 +99,7 @@ class FileSource:
             "timestamp_format": timestamp_format,
         }
         self._format_options = dict(format_options or {})
+        self._check_option_names()
         if self._format_options:
             self._options["format_options"] = json.dumps(self._format_options, sort_keys=True)
         if self._declared_schema is not None:
@@ -114,15 +115,22 @@ class FileSource:
         self._known_paths: set[str] = set()
         self._digests = [""]  # of the first 0, 1, … files
 
-    def _check_format_options(self, schema: Schema) -> None:
-        """Raise SchemaError if options of the format are invalid, or the format has none."""
+    def _check_option_names(self) -> None:
+        """Raise SchemaError for an option of the format that it does not have."""
         name = self._format or format_of(self._path)
-        if name not in message_files.MESSAGE_FILES:
-            if self._format_options:
-                problem = f"files of format '{name}' have no format_options" if name else "format_options need a format"
-                raise SchemaError(problem, detail=f"formats with options: {', '.join(message_files.MESSAGE_FILES)}")
-        elif self._format_options or name == "protobuf":
-            message_files.check_options(name, schema, self._format_options)
+        if self._format_options and name not in message_files.MESSAGE_FILES:
+            problem = "format_options need a format" if name is None else f"files of format '{name}' have no format_options"
+            raise SchemaError(problem, detail=f"formats with options: {', '.join(message_files.MESSAGE_FILES)}")
+        for option in self._format_options:
+            known = message_files.MESSAGE_FILES[str(name)]
+            if option not in known and not option.startswith("field."):
+                raise SchemaError(f"unknown option '{option}' of {name} files", detail=f"options: {', '.join(known)}")
+
+    def _check_format_options(self, schema: Schema) -> None:
+        """Raise SchemaError if options of the format do not fit the columns."""
+        name = self._format or format_of(self._path)
+        if self._format_options or name == "protobuf":
+            message_files.make_format(str(name), schema, json.dumps(self._format_options, sort_keys=True))
 
     @property
     def schema(self) -> Schema:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import session_file
 from headrace.cli.session_file import SessionFile
-from headrace.connectors import Sink
+from headrace.connectors import FileSource, Sink
 from headrace.errors import HeadraceError
 
 STREAM = '[streams.t]\npath = "data"\ntime = "time"\n'
@@ -84,6 +84,15 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     assert file.streams[0].options["path"] == str(tmp_path / "data")
     assert file.make_sinks(file.queries[0], None)[0].path == str(tmp_path / "out" / "q")
     assert file.make_sinks(file.queries[0], Path("/elsewhere"))[0].path == "/elsewhere/out/q"
+
+
+def test_options_of_the_format_of_files(tmp_path):
+    path = tmp_path / "s.toml"
+    options = '[streams.t.format_options]\n"field.v" = "payload.v"\n'
+    path.write_text(STREAM + 'format = "json"\nschema = "v INT, time TIMESTAMP"\n' + options + QUERY)
+    (stream,) = SessionFile.load(path).streams
+    assert stream.options["format_options"] == {"field.v": "payload.v"}
+    assert FileSource(**stream.options).definition()["format_options"] == '{"field.v": "payload.v"}'
 
 
 def test_out_makes_json_lines_sinks_in_its_folder(tmp_path):

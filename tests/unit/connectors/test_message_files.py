@@ -298,6 +298,22 @@ def test_columns_of_an_avro_file(tmp_path: Path):
         infer_schema(str(path), "avro", {})
 
 
+@drawn
+@given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3),
+       codec=st.sampled_from(["null", "deflate"]))  # fmt: skip
+def test_random_damage_loses_no_row_silently(tmp_path: Path, flips: list[tuple[float, int]], codec: str):
+    """Behind the header, any damage is an error of the file, and with skip_row a count; rows of other blocks are unharmed."""
+    path, records = tmp_path / "f.avro", [make_record(n, f"name {n}") for n in range(40)]
+    write_avro(path, records, codec=codec)
+    data, start = bytearray(path.read_bytes()), find_blocks(path)[0][0]
+    for place, mask in flips:
+        data[start + int(place * (len(data) - start))] ^= mask
+    path.write_bytes(data)
+    units = count_unit_rows(get_status(str(path)), "avro", allows_damage=True)
+    rows, skipped = read_good(path, "avro", AVRO_SCHEMA, len(units))
+    assert skipped or len(rows) == 40
+
+
 # Protobuf
 
 PROTO = """
@@ -407,6 +423,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path):
         {"format": "json", "schema": columns, "format_options": {"registry": "http://127.0.0.1:1"}},
         {"format": "avro", "schema": columns, "format_options": {"schema": "{}"}},
         {"format": "protobuf"},
+        {"format": "json", "format_options": {"registry": "http://127.0.0.1:1"}},
         {
             "format": "protobuf",
             "schema": "n DOUBLE",

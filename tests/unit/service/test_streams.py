@@ -205,6 +205,19 @@ def test_skipped_lines_are_reported(service: Service, rows_folder: Path):
     assert service.http.get("/v1/streams/rows/sample").json()["rows"] == [[1, "2026-01-01T00:00:00Z"]]
 
 
+def test_files_of_messages_by_requests(service: Service, rows_folder: Path):
+    options = {"format": "json", "format_options": {"field.k": "payload.k"}}
+    declaration = {**FILES, **options, "path": str(rows_folder)}
+    refused = service.http.post("/v1/streams", json={**declaration, "format_options": {"registry": "http://127.0.0.1:1"}})
+    assert (refused.status_code, "unknown option 'registry' of json files" in refused.text) == (422, True)
+    assert service.http.post("/v1/streams", json=declaration).status_code == 201
+    service.restart()
+    service.add("SELECT k FROM rows", name="of_rows")
+    (rows_folder / "1.jsonl").write_text('{"payload": {"k": 7}, "time": "2026-01-01T00:00:00Z"}\n')
+    page = service.http.get("/v1/queries/of_rows/results", params={"wait": 60}).json()
+    assert page["rows"] == [[7]]
+
+
 KAFKA = {
     "source": "kafka",
     "name": "k",

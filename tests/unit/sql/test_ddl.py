@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,18 @@ def test_options_of_connectors_are_checked(tmp_path: Path, columns: str, options
     with hr.Session(tmp_path, backend="local") as session, pytest.raises(HeadraceError) as caught:
         session.sql(f"CREATE STREAM s ({declared}WATERMARK FOR t AS t) WITH ({options})")
     assert message in str(caught.value)
+
+
+def test_options_of_the_format_of_files(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"at": 5, "payload": {"v": 7}}\n')
+    with hr.Session(tmp_path / "state", backend="local") as session:
+        session.sql(
+            f"CREATE STREAM s (v INT, at TIMESTAMP, WATERMARK FOR at AS at) WITH (connector = 'files',"
+            f" path = '{tmp_path}/*.jsonl', 'format.field.v' = 'payload.v', 'format.timestamp_format' = 'epoch_s')"
+        )
+        query = session.add("SELECT v, at FROM s")
+        session.drain()
+        assert query.results().to_pylist() == [{"v": 7, "at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)}]
 
 
 def test_files_and_options_of_the_stream(tmp_path: Path):

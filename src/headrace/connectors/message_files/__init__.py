@@ -1,7 +1,7 @@
 """Files of messages: JSON lines, Avro object containers and Protobuf messages behind their lengths.
 
 avro_container  header and blocks of an Avro file, without the kernels: the driver counts rows with it
-options         the options of these formats, checked where a source is created
+avro_columns    the columns that an Avro file declares
 framing         the messages of a file, in chunks
 reader          a range to rows, with the messages that are none
 
@@ -12,16 +12,20 @@ no such file should not wait for.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.connectors.message_files.options import check_options, infer_avro_schema
-    from headrace.connectors.message_files.reader import read_file
+    from headrace.connectors.message_files.avro_columns import infer_avro_schema
+    from headrace.connectors.message_files.reader import make_format, read_file
 
-__all__ = ["MESSAGE_FILES", "check_options", "infer_avro_schema", "read_file"]
+__all__ = ["MESSAGE_FILES", "infer_avro_schema", "make_format", "read_file"]
 
-MESSAGE_FILES = ("json", "avro", "protobuf")
-_HOME = {"check_options": "options", "infer_avro_schema": "options", "read_file": "reader"}
+_OPTIONS = ("field.COLUMN", "timestamp_format")
+MESSAGE_FILES: Mapping[str, tuple[str, ...]] = {"json": _OPTIONS, "avro": _OPTIONS, "protobuf": (*_OPTIONS, "schema", "message")}
+"""The formats, and the options of each."""
+
+_HOME = {"infer_avro_schema": "avro_columns", "make_format": "reader", "read_file": "reader"}
 
 
 def __getattr__(name: str) -> Any:

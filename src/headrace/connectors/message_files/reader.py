@@ -58,7 +58,8 @@ def read_file(wanted: Range, schema: Schema, columns: Sequence[Field], *, skips:
 
 
 @functools.lru_cache(maxsize=64)
-def _make_format(name: str, schema: Schema, options: str) -> MessageFormat:
+def make_format(name: str, schema: Schema, options: str) -> MessageFormat:
+    """Return a format of messages for options as JSON text; raises SchemaError if they do not fit the columns."""
     return make_message_format(name, schema, json.loads(options))
 
 
@@ -66,7 +67,7 @@ def _open_format(wanted: Range, schema: Schema, own: Mapping[str, Option]) -> Me
     """Return the format for the options of a range and those that the file or its source has of its own."""
     given: Mapping[str, Option] = json.loads(str(wanted.options.get("format_options", "{}")))
     options = {**own, **given, "on_error": str(wanted.options.get("on_error", "fail"))}
-    return _make_format(wanted.reader, schema, json.dumps(options, sort_keys=True))
+    return make_format(wanted.reader, schema, json.dumps(options, sort_keys=True))
 
 
 def _read_json(wanted: Range, schema: Schema, columns: Sequence[Field], content: pa.Buffer) -> Iterator[_Chunk]:
