@@ -30,6 +30,7 @@ Rejected: TypeAlias = tuple[int, str, str]  # number in the file, reason, text
 
 _CHUNK_BYTES = 1 << 25
 _SHOWN_TEXT = 200
+_MAX_KNOWN_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _read_avro(wanted: Range, schema: Schema, columns: Sequence[Field], content:
     header = read_header(view)
     decoder = _open_format(wanted, schema, {"schema": header.schema})
     assert isinstance(decoder, AvroFormat)
-    blocks = list(list_blocks(view, header))
+    blocks = _find_blocks(wanted.path, view, header)
     if len(blocks) < wanted.stop:
         raise pa.ArrowInvalid(f"it ends before block {wanted.stop - 1}")
     empty = pa.schema([(field.name, field.type) for field in columns]).empty_table()
@@ -159,6 +160,26 @@ def _read_avro(wanted: Range, schema: Schema, columns: Sequence[Field], content:
         else:
             group.add(number, records, block.rows)
     yield _decode_group(decoder, group, columns, first)
+
+
+_known_blocks: dict[tuple[str, int, AvroHeader], list[AvroBlock]] = {}
+
+
+def _find_blocks(path: str, view: memoryview, header: AvroHeader) -> list[AvroBlock]:
+    """Return the blocks of a file, which are kept for the next of its ranges; its sync marker is random and identifies it.
+
+    A damaged file may be repaired in place, so its blocks are not kept.
+    """
+    key = (path, len(view), header)
+    blocks = _known_blocks.get(key)
+    if blocks is None:
+        blocks = list(list_blocks(view, header))
+        if any(block.problem for block in blocks):
+            return blocks
+        while len(_known_blocks) >= _MAX_KNOWN_FILES:
+            _known_blocks.pop(next(iter(_known_blocks), key), None)
+        _known_blocks[key] = blocks
+    return blocks
 
 
 def _unpack(view: memoryview, block: AvroBlock, header: AvroHeader) -> tuple[bytes | memoryview, str]:
