@@ -298,6 +298,17 @@ def test_columns_of_an_avro_file(tmp_path: Path):
         infer_schema(str(path), "avro", {})
 
 
+def test_a_file_that_is_repaired_in_place_is_read_as_a_whole(tmp_path: Path):
+    path = tmp_path / "f.avro"
+    units = write_avro(path, [make_record(n) for n in range(20)])
+    data = path.read_bytes()
+    damage(path, "sync marker", 1)
+    assert len(read_good(path, "avro", AVRO_SCHEMA, len(units) - 1)[0]) < 20
+    path.write_bytes(data)
+    for _ in range(2):
+        assert len(read(path, "avro", AVRO_SCHEMA, len(units))) == 20
+
+
 @drawn
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3),
        codec=st.sampled_from(["null", "deflate"]))  # fmt: skip
