@@ -537,7 +537,7 @@ class Coordinator:
 
     def has_work(self) -> bool:
         """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
-        if self.unfinished_entry is not None or self.publisher.has_first_retry:
+        if self.unfinished_entry is not None or self.publisher.has_due_files(self.state):
             return True
         names = [name for name in self.sources if name not in self.dropping]
         with use_storage_options(self.checkpoint.options):

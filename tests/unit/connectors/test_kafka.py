@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -14,57 +14,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headrace as hr
-from headrace.bench.driver.kafka_broker import KafkaBroker, run_kafka_broker
+from headrace.bench.driver.kafka_broker import run_kafka_broker
 from headrace.connectors.kafka import reader
 from headrace.connectors.kafka.source import share_rows
 from headrace.errors import SchemaError, SourceError
+from support.kafka_feed import COLUMNS, START, Feed, read_all
 
 ROOT = Path(__file__).resolve().parents[3]
-START = datetime(2026, 1, 1, tzinfo=UTC)
-COLUMNS = "k INT, v BIGINT, time TIMESTAMP"
-_numbers = count()
-
-
-class Feed:
-    """A topic of a broker, and a session over it."""
-
-    def __init__(self, broker: KafkaBroker, folder: Path, *, partitions: int = 2, **config: str) -> None:
-        self.broker, self.folder = broker, folder
-        self.topic, self.partitions = f"topic-{next(_numbers)}", partitions
-        broker.create_topic(self.topic, partitions, **{"retention_ms": "-1", **config})  # timestamps are old
-        self.producer = Producer({"bootstrap.servers": broker.address, "log_level": 0})
-        self.sent = 0
-
-    def send(self, rows: int, **options: Any) -> None:
-        """Send rows v = 0, 1, …, in turn to the partitions."""
-        for v in range(self.sent, self.sent + rows):
-            row = {"k": v % 3, "v": v, "time": (START + timedelta(seconds=v)).isoformat()}
-            self.put(json.dumps(row), **{"partition": v % self.partitions, **options})
-        self.sent += rows
-        self.producer.flush()
-
-    def put(self, text: str | None, **options: Any) -> None:
-        self.producer.produce(self.topic, text, **{"partition": 0, **options})
-
-    def make_source(self, columns: str = COLUMNS, **options: Any) -> hr.KafkaSource:
-        return hr.KafkaSource(self.topic, brokers=self.broker.address, schema=columns, **options)
-
-    def open(self, columns: str = COLUMNS, **options: Any) -> hr.Session:
-        session = hr.Session(self.folder / "state", backend="local")
-        session.create_stream("s", self.make_source(columns, **options), time="time")
-        return session
-
-
-@pytest.fixture
-def feed(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Feed]:
-    yield Feed(kafka_broker, tmp_path)
-    reader.close_consumers()
-
-
-def read_all(session: hr.Session, query: hr.Query, key: str = "v") -> list[Any]:
-    while session.advance().rows:
-        pass
-    return sorted(query.results()[key].to_pylist())
 
 
 def get_error(session: hr.Session) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.connectors.kafka.client_options import resolve_options
 from headrace.connectors.kafka.librdkafka import Pointers, TopicConsumer, get_address, read_headers
+from headrace.connectors.kafka.rejected import REJECTED_SCHEMA
 from headrace.connectors.message_formats import make_message_format
 from headrace.connectors.message_formats.kernels import PADDING_BYTES
 from headrace.connectors.messages import DecodedMessages, MessageFormat, Messages
@@ -67,8 +68,8 @@ def name_metadata(options: Mapping[str, object]) -> dict[str, str]:
     return {str(options[f"column.{kind}"]).lower(): kind for kind in METADATA}
 
 
-def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[int, str, str]]]:
-    """Return the rows of a range with these columns, and the messages that are none: offset, reason, and text of each."""
+def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of a range with these columns, and the messages that are none, as `REJECTED_SCHEMA`."""
     kinds = name_metadata(wanted.options)
     values = Schema(tuple(field for field in schema if field.name.lower() not in kinds))
     fields = [field for name in columns if (field := schema.find(name)) is not None]
@@ -76,7 +77,8 @@ def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tupl
     partition = int(wanted.options["partition"])
     with _borrow_consumer(wanted) as consumer, closing(consumer.read(partition, wanted.start, wanted.stop)) as chunks:
         tables = [reader.read_chunk(pointers) for pointers in chunks if pointers.size]
-    return pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables]), reader.rejected
+    rows = pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables])
+    return rows, pa.concat_tables([REJECTED_SCHEMA.empty_table(), *reader.rejected])
 
 
 class _RangeReader:
@@ -87,7 +89,7 @@ class _RangeReader:
         self._wanted, self._fields, self._kinds = wanted, fields, kinds
         self._columns = [field for field in fields if field.name.lower() not in kinds]
         self._format = _make_format(str(options["format"]), values, str(options["format_options"])) if len(values) else None
-        self.rejected: list[tuple[int, str, str]] = []
+        self.rejected: list[pa.Table] = []
 
     def read_chunk(self, pointers: Pointers) -> pa.Table:
         """Return the rows of some messages."""
@@ -95,7 +97,7 @@ class _RangeReader:
         count = len(messages)
         decoded = DecodedMessages(pa.table({})) if self._format is None else self._format.decode(messages, self._columns)
         if len(decoded.rejected):
-            self._reject(pointers, messages, decoded)
+            self._reject(pointers, decoded)
         columns = {name: decoded.table.column(name) for name in decoded.table.column_names}
         for field in self._fields:
             kind = self._kinds.get(field.name.lower())
@@ -105,22 +107,30 @@ class _RangeReader:
         arrays = [columns[field.name].cast(field.type) for field in self._fields]
         return pa.table(arrays, schema=pa.schema([(field.name, field.type) for field in self._fields]))
 
-    def _reject(self, pointers: Pointers, messages: Messages, decoded: DecodedMessages) -> None:
-        """Record messages that are no rows; raises SourceError if the policy is to fail."""
-        offsets = _read_offsets(pointers)
-        for index, reason in zip(decoded.rejected, decoded.reasons, strict=True):
-            text = messages.data[messages.offsets[index] : messages.offsets[index + 1]].tobytes().decode("utf-8", "replace")
-            if self._wanted.options["on_error"] == "fail":
-                place = (
-                    f"message {offsets[index]} of partition {self._wanted.options['partition']} of topic '{self._wanted.path}'"
-                )
-                raise SourceError(
-                    f"{place} is no row of stream '{self._wanted.stream}'",
-                    stream=self._wanted.stream,
-                    detail=f"{reason}: {text[:200]}",
-                    hint="declare the stream with on_error='skip_row', which counts such messages and leaves them out",
-                )
-            self.rejected.append((int(offsets[index]), reason, text))
+    def _reject(self, pointers: Pointers, decoded: DecodedMessages) -> None:
+        """Keep messages that are no rows; raises SourceError if the policy is to fail."""
+        wanted, bad = self._wanted, pointers[decoded.rejected]
+        offsets, values = _read_offsets(bad), _make_binary_column(_gather_texts(bad, _PAYLOAD))
+        if wanted.options["on_error"] == "fail":
+            place = f"message {offsets[0]} of partition {wanted.options['partition']} of topic '{wanted.path}'"
+            text = (values[0].as_py() or b"")[:200].decode("utf-8", "replace")
+            raise SourceError(
+                f"{place} is no row of stream '{wanted.stream}'",
+                stream=wanted.stream,
+                detail=f"{decoded.reasons[0]}: {text}",
+                hint="declare the stream with on_error='skip_row', which counts such messages and leaves them out",
+            )
+        columns = [
+            pa.array([wanted.path] * bad.size, pa.string()),
+            _make_partition_column(wanted, bad),
+            pa.array(offsets),
+            _make_timestamp_column(wanted, bad),
+            pa.array(list(decoded.reasons), pa.string()),
+            _make_binary_column(_gather_texts(bad, _KEY)),
+            [[{"name": name, "value": value} for name, value in read_headers(int(message))] for message in bad],
+            values,
+        ]
+        self.rejected.append(pa.table(columns, schema=REJECTED_SCHEMA))
 
 
 def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
@@ -132,6 +142,12 @@ def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
     return Messages(ends, data, absent if count else None)
 
 
+def _make_binary_column(texts: Messages) -> pa.Array:
+    valid = None if texts.absent is None else pa.array(~texts.absent).buffers()[1]
+    buffers = [valid, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(texts), buffers)
+
+
 def _read_offsets(pointers: Pointers) -> npt.NDArray[np.int64]:
     errors, offsets = np.empty(pointers.size, np.int32), np.empty(pointers.size, np.int64)
     gather.read_heads(pointers, errors, offsets)
@@ -140,10 +156,7 @@ def _read_offsets(pointers: Pointers) -> npt.NDArray[np.int64]:
 
 def _make_key_column(_: Range, pointers: Pointers) -> pa.Array:
     """Return the keys as text; a key that is not UTF-8 has replacement characters."""
-    keys = _gather_texts(pointers, _KEY)
-    valid = None if keys.absent is None else pa.array(~keys.absent).buffers()[1]
-    buffers = [valid, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
-    binary = pa.Array.from_buffers(pa.large_binary(), len(keys), buffers)
+    binary = _make_binary_column(_gather_texts(pointers, _KEY))
     try:
         return binary.cast(pa.large_string()).cast(pa.string())
     except pa.ArrowInvalid:

@@ -23,7 +23,7 @@ from headrace.connectors.kafka.control import TopicControl, make_unreachable_err
 from headrace.connectors.kafka.librdkafka import load_library
 from headrace.connectors.kafka.reader import METADATA, close_consumers
 from headrace.connectors.message_formats import make_message_format
-from headrace.connectors.skipped_rows import parse_dead_letter
+from headrace.connectors.skipped_rows import is_letter_topic, parse_dead_letter
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Schema, type_name
@@ -80,7 +80,7 @@ class KafkaSource:
           secret must be a reference: env:NAME or file:PATH, which is resolved in the driver and in each worker.
         - `max_rows_per_batch`: the most messages of a micro-batch, shared fairly by the partitions.
         - `on_error`: "fail" degrades the stream at a message that does not fit the schema, "skip_row" counts it, and goes on.
-        - `dead_letter`: with "skip_row", where such messages are written: "jsonl:DIR".
+        - `dead_letter`: with "skip_row", where such messages are kept: "jsonl:DIR", or "kafka:TOPIC" of the same brokers.
         - `on_lost`: what to do if messages were deleted before they were read: "fail" degrades the stream, "skip" counts them.
         - `group`: a consumer group to which read offsets are committed for monitoring tools. Nothing reads them.
 
@@ -95,21 +95,20 @@ class KafkaSource:
             raise SchemaError(f"max_rows_per_batch is {max_rows_per_batch}, but must be positive")
         metadata = dict(zip(METADATA, (key, headers, timestamp, partition, offset), strict=True))
         _check_metadata(self.schema, metadata)
-        self._metadata = metadata
-        self._format, self._format_options = format, dict(format_options or {})
+        settings = dict(format_options or {})
         names = {name.lower() for name in metadata.values()}
         values = Schema(tuple(field for field in self.schema if field.name.lower() not in names))
         if len(values):
-            make_message_format(format, values, self._format_options)
+            make_message_format(format, values, settings)
         self._max_rows, self._on_lost, self._group = max_rows_per_batch, on_lost, group
         self._client: dict[str, Option] = {**check_options(options or {}), "bootstrap.servers": brokers}
         self._range_options: dict[str, Option] = {
             **{f"column.{kind}": name for kind, name in metadata.items()},
             "client": json.dumps(self._client, sort_keys=True),
             "format": format,
-            "format_options": json.dumps({**self._format_options, "on_error": on_error}, sort_keys=True),
+            "format_options": json.dumps({**settings, "on_error": on_error}, sort_keys=True),
             "on_error": on_error,
-            "dead_letter": parse_dead_letter(dead_letter, on_error),
+            "dead_letter": _parse_dead_letter(dead_letter, on_error, topic),
         }
         self._channel = ControlChannel(self._connect, partial(make_unreachable_error, topic))
         self._commits = ControlChannel(self._connect, partial(make_unreachable_error, topic))  # they may be slow: apart
@@ -180,10 +179,8 @@ class KafkaSource:
         return {f"{self._topic}/{p}": f"{count:,} messages were deleted before they were read" for p, count in self._lost.items()}
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; brokers may move, and the policies of errors and rates may change."""
-        start = self._start if isinstance(self._start, str) else _name_partitions(self._start)
-        what = {"kind": "kafka", "topic": self._topic, "format": self._format, "format_options": self._format_options}
-        return {**what, "start": start, **self._metadata}
+        """See `Source`: the topic whose offsets are stored; brokers, registry, writer schema, start and policies may change."""
+        return {"kind": "kafka", "topic": self._topic}
 
     def detach(self) -> None:
         """See `Source`."""
@@ -307,6 +304,17 @@ def _check_start(start: StartPosition) -> str | dict[int, int]:
     except ValueError as error:
         hint = "write earliest, latest, a time such as 2026-01-01T00:00:00Z, or offsets by partition"
         raise SchemaError(f"invalid start '{start}'", hint=hint) from error
+
+
+def _parse_dead_letter(target: str | None, on_error: str, topic: str) -> str:
+    """Return kafka:TOPIC, or the path of a folder; an empty text without dead letters."""
+    if target is None or not is_letter_topic(target):
+        return parse_dead_letter(target, on_error)
+    if on_error != "skip_row":
+        raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
+    if target.partition(":")[2].strip() in {"", topic}:
+        raise SchemaError(f"invalid dead_letter '{target}'", hint="write kafka:TOPIC, with another topic than that of the stream")
+    return target
 
 
 def _check_metadata(schema: Schema, names: Mapping[str, str]) -> None:
