@@ -51,13 +51,16 @@ class SkippedRow:
 class ReadOutcome:
     """The rows of a range, the lines that were skipped, and why the whole file was skipped, if it was.
 
-    `dead_letters`, if given, are the skipped lines in the form in which dead letters keep them.
+    `dead_letters`, if given, are the skipped lines in the form in which dead letters keep them. `messages` and `bytes` are the
+    size of a range of messages.
     """
 
     table: pa.Table
     skipped_rows: tuple[SkippedRow, ...] = ()
     skipped_file: str = ""
     dead_letters: pa.Table | None = None
+    messages: int = 0
+    bytes: int = 0
 
 
 def normalize_policy(policy: str) -> str:
@@ -107,17 +110,18 @@ def read_with_policy(wanted: Range, schema: Schema, columns: Sequence[str]) -> R
 def _read_kafka(wanted: Range, schema: Schema, columns: Sequence[str]) -> ReadOutcome:
     """Read messages; the format decides about each of them, so that none is read twice."""
     try:
-        table, rejected = kafka.read_messages(wanted, schema, columns)
+        content = kafka.read_messages(wanted, schema, columns)
     except SourceError as error:
         error.stream = wanted.stream
         raise
-    place, columns = f"{wanted.path}/{wanted.options['partition']}", ("offset", "reason", "value")
+    rejected, place, columns = content.rejected, f"{wanted.path}/{wanted.options['partition']}", ("offset", "reason", "value")
     skipped = tuple(
         SkippedRow(place, offset, reason, (value or b"")[: 4 * SAMPLE_TEXT_LENGTH + 4].decode("utf-8", "replace"))
         for offset, reason, value in zip(*(rejected[name].to_pylist() for name in columns), strict=True)
     )
     is_text = not is_letter_topic(str(wanted.options["dead_letter"]))
-    return ReadOutcome(table, skipped, dead_letters=kafka.convert_to_text(rejected) if is_text and skipped else rejected)
+    letters = kafka.convert_to_text(rejected) if is_text and skipped else rejected
+    return ReadOutcome(content.rows, skipped, dead_letters=letters, messages=content.messages, bytes=content.bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class SkippedRowLog:
     def add(self, stream: str, split: Range, outcome: ReadOutcome) -> None:
         """Record the outcome of reading a range."""
         report, rows = self._report, outcome.skipped_rows
+        if outcome.messages:
+            report.message_counts[stream] = report.message_counts.get(stream, 0) + outcome.messages
+            report.message_bytes[stream] = report.message_bytes.get(stream, 0) + outcome.bytes
         if outcome.skipped_file:
             report.skipped_files.setdefault(stream, {})[split.path] = outcome.skipped_file
         if rows:

@@ -284,6 +284,7 @@ class Coordinator:
         self._record_load(report, batch.state.partition_map, repartitioned=self.state.partition_map != batch.state.partition_map)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
+        self.sources.record_message_sizes([map_report for report in reports for map_report in report.map_reports])
         self._forget_streams(dropped)
         self._reach("committed")
         with self.timer.measure("publication"):

@@ -128,6 +128,8 @@ class KafkaStream(_BaseDeclaration):
         description="Settings of librdkafka. Secrets are references: env:HEADRACE_SECRET_…, for allowed brokers.",
     )
     max_rows_per_batch: int | None = Field(default=None, ge=1)
+    max_bytes_per_batch: int | None = Field(default=None, ge=1)
+    stall_timeout: str = Field(default="10 seconds", min_length=1, max_length=200)
     on_error: Literal["fail", "skip_row"] = "fail"
     dead_letter: str | None = Field(
         default=None,
@@ -149,7 +151,7 @@ class KafkaStream(_BaseDeclaration):
 
 _KAFKA_ARGUMENTS = {
     "brokers", "format", "format_options", "start", "key", "headers", "timestamp", "partition", "offset", "options",
-    "max_rows_per_batch", "on_error", "dead_letter", "on_lost", "group",
+    "max_rows_per_batch", "max_bytes_per_batch", "stall_timeout", "on_error", "dead_letter", "on_lost", "group",
 }  # fmt: skip
 StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream | KafkaStream, Field(discriminator="source")]
 _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import headrace as hr
 from headrace.bench.driver.kafka_broker import run_kafka_broker
 from headrace.connectors.kafka import reader
+from headrace.connectors.kafka.consumer_pool import get_pool
 from headrace.connectors.kafka.source import share_rows
 from headrace.errors import SchemaError, SourceError
 from support.kafka_feed import COLUMNS, START, Feed, read_all
@@ -164,10 +165,9 @@ def test_deleted_messages_are_an_error_or_counted(feed: Feed):
     with feed.open(**options, on_lost="skip") as session:
         query = session.add("SELECT v FROM s")
         assert read_all(session, query) == sorted([*range(21, 40, 2), *range(30, 40, 2)])
-        assert session.streams()["s"]["skipped"] == {f"{feed.topic}/0": "5 messages were deleted before they were read"}
+        assert (session.streams()["s"]["lost"], session.streams()["s"]["skipped"]) == ({0: 5}, {})
     with feed.open(**options, on_lost="skip") as session:  # the count survives
-        session.advance()
-        assert session._coordinator.state.streams["s"].position["lost"] == {"0": 5}
+        assert session.streams()["s"]["lost"] == {0: 5}
 
 
 @pytest.mark.kafka
@@ -213,7 +213,7 @@ def test_a_broker_that_is_down_stops_its_stream_alone(tmp_path: Path):
                 session._coordinator.sources.health.retry_now()
                 session.advance()
             assert sorted(query.results()["v"].to_pylist()) == list(range(150))
-        reader.close_consumers()
+        get_pool().close_idle()
 
 
 @pytest.mark.kafka
@@ -241,6 +241,27 @@ def test_lag_and_offsets_for_monitoring(feed: Feed):
 
 
 @pytest.mark.kafka
+def test_a_batch_has_about_as_many_bytes_as_allowed(feed: Feed):
+    def send(rows: int, size: int) -> None:
+        for number in range(rows):
+            row = json.dumps({"v": 1, "time": "2026-01-01T00:00:00Z", "text": ""})
+            feed.put(row.replace('""', f'"{"x" * (size - len(row))}"'), partition=number % 2)
+        feed.producer.flush()
+
+    send(400, 1000)
+    with feed.open(max_bytes_per_batch=100_000) as session:
+        session.add("SELECT v FROM s")
+        assert [session.advance().rows for _ in range(3)] == [2, 100, 100]  # at first as if a message had 1 MiB
+        send(300, 100)
+        sizes = [session.advance().rows for _ in range(4)]
+    assert sizes[:3] == [100, 100, 100]
+    assert 150 < sizes[3] < 198  # a smaller mean counts by half: (1000 + 100) / 2 → 181
+    with feed.open(max_bytes_per_batch=100_000) as session:  # what a message has is not stored
+        send(10, 100)
+        assert session.advance().rows == 2
+
+
+@pytest.mark.kafka
 def test_ranges_of_one_partition_are_read_in_any_order(feed: Feed):
     feed.send(100, partition=0)
     source = feed.make_source()
@@ -253,9 +274,10 @@ def test_ranges_of_one_partition_are_read_in_any_order(feed: Feed):
     source.attach("s", PosixStore(feed.folder / "x"))
     whole = source.plan(None, 1000)[0][0]
     for start, stop in ((50, 60), (0, 10), (10, 20), (95, 100), (20, 20), (0, 100)):
-        table, rejected = reader.read_messages(replace(whole, start=start, stop=stop), source.schema, ["v"])
-        assert table["v"].to_pylist() == list(range(start, stop))
-        assert not rejected
+        content = reader.read_messages(replace(whole, start=start, stop=stop), source.schema, ["v"])
+        assert content.rows["v"].to_pylist() == list(range(start, stop))
+        assert (content.rejected.num_rows, content.messages) == (0, stop - start)
+        assert 40 * content.messages <= content.bytes <= 80 * content.messages
     source.close()
 
 
@@ -269,6 +291,10 @@ def test_arguments_are_checked():
         make(schema="_key INT, time TIMESTAMP")
     with pytest.raises(SchemaError, match="unknown on_lost 'x'"):
         make(on_lost="x")
+    with pytest.raises(SchemaError, match="max_bytes_per_batch is 0, but must be positive"):
+        make(max_bytes_per_batch=0)
+    with pytest.raises(SchemaError, match="stall_timeout is '1 millisecond', which is less than a second"):
+        make(stall_timeout="1 millisecond")
     with pytest.raises(SourceError, match=r"option 'sasl.password' is a secret") as caught:
         make(options={"sasl.password": "hunter2"})
     assert "hunter2" not in str(caught.value)

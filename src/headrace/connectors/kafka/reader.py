@@ -1,23 +1,19 @@
-"""Ranges of offsets to rows, in workers: librdkafka reads messages by pointer, the format of the stream decodes them in chunks.
-
-Consumers are kept by process: one that has read a range prefetches what follows it, which is usually the next range it reads.
-"""
+"""Ranges of offsets to rows, in workers: librdkafka reads messages by pointer, the format of a stream decodes chunks of them."""
 
 from __future__ import annotations
 
 import functools
 import json
-import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.connectors.kafka.client_options import resolve_options
+from headrace.connectors.kafka.consumer_pool import get_pool
 from headrace.connectors.kafka.librdkafka import Pointers, TopicConsumer, get_address, read_headers
 from headrace.connectors.kafka.rejected import REJECTED_SCHEMA
 from headrace.connectors.message_formats import make_message_format
@@ -30,32 +26,13 @@ from headrace.model.types import TIMESTAMP, Field, Schema
 
 METADATA = ("key", "headers", "timestamp", "partition", "offset")
 _PAYLOAD, _KEY = (32, 24), (48, 40)  # where a message has the size and the address of a text
-_IDLE_SECONDS = 60.0  # after which a consumer is closed: its stream was dropped, or is read by other workers
-_PoolKey = tuple[int, str, str, str]  # process, options of the client, topic, id of the topic
-_idle_consumers: dict[_PoolKey, list[tuple[float, TopicConsumer]]] = {}
 
 
-@contextmanager
-def _borrow_consumer(wanted: Range) -> Iterator[TopicConsumer]:
-    """Borrow a consumer of this process, or create one; one that failed is closed. A fork never uses its parent's consumers."""
-    client = str(wanted.options["client"])
-    pool = _idle_consumers.setdefault((os.getpid(), client, wanted.path, str(wanted.options["topic_id"])), [])
-    consumer = pool.pop()[1] if pool else TopicConsumer(wanted.path, resolve_options(json.loads(client)))
-    try:
-        yield consumer
-    except BaseException:
-        consumer.close()
-        raise
-    now = time.monotonic()
-    pool.append((now, consumer))
-    close_consumers(now - _IDLE_SECONDS)
-
-
-def close_consumers(used_before: float = math.inf) -> None:
-    """Close the idle consumers of this process that were last used before a time of the monotonic clock."""
-    for key, pool in list(_idle_consumers.items()):
-        while key[0] == os.getpid() and pool and pool[0][0] < used_before:
-            pool.pop(0)[1].close()
+def _borrow_consumer(wanted: Range) -> AbstractContextManager[TopicConsumer]:
+    """Borrow a consumer of this process, or create one."""
+    client, stall_seconds = str(wanted.options["client"]), float(wanted.options["stall_seconds"])
+    key = (client, str(stall_seconds), wanted.path, str(wanted.options["topic_id"]))
+    return get_pool().borrow(key, lambda: TopicConsumer(wanted.path, resolve_options(json.loads(client)), stall_seconds))
 
 
 @functools.lru_cache(maxsize=64)
@@ -68,8 +45,18 @@ def name_metadata(options: Mapping[str, object]) -> dict[str, str]:
     return {str(options[f"column.{kind}"]).lower(): kind for kind in METADATA}
 
 
-def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows of a range with these columns, and the messages that are none, as `REJECTED_SCHEMA`."""
+@dataclass(frozen=True, slots=True)
+class RangeContent:
+    """The rows of a range, the messages that are none, as `REJECTED_SCHEMA`, and how many messages and bytes it has."""
+
+    rows: pa.Table
+    rejected: pa.Table
+    messages: int
+    bytes: int
+
+
+def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> RangeContent:
+    """Return the content of a range, with the values of these columns."""
     kinds = name_metadata(wanted.options)
     values = Schema(tuple(field for field in schema if field.name.lower() not in kinds))
     fields = [field for name in columns if (field := schema.find(name)) is not None]
@@ -78,7 +65,8 @@ def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tupl
     with _borrow_consumer(wanted) as consumer, closing(consumer.read(partition, wanted.start, wanted.stop)) as chunks:
         tables = [reader.read_chunk(pointers) for pointers in chunks if pointers.size]
     rows = pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables])
-    return rows, pa.concat_tables([REJECTED_SCHEMA.empty_table(), *reader.rejected])
+    rejected = pa.concat_tables([REJECTED_SCHEMA.empty_table(), *reader.rejected])
+    return RangeContent(rows, rejected, reader.messages, reader.bytes)
 
 
 class _RangeReader:
@@ -90,11 +78,13 @@ class _RangeReader:
         self._columns = [field for field in fields if field.name.lower() not in kinds]
         self._format = _make_format(str(options["format"]), values, str(options["format_options"])) if len(values) else None
         self.rejected: list[pa.Table] = []
+        self.messages = self.bytes = 0
 
     def read_chunk(self, pointers: Pointers) -> pa.Table:
         """Return the rows of some messages."""
         messages = _gather_texts(pointers, _PAYLOAD)
         count = len(messages)
+        self.messages, self.bytes = self.messages + count, self.bytes + int(messages.offsets[-1]) + _add_sizes(pointers, _KEY)
         decoded = DecodedMessages(pa.table({})) if self._format is None else self._format.decode(messages, self._columns)
         if len(decoded.rejected):
             self._reject(pointers, decoded)
@@ -131,6 +121,12 @@ class _RangeReader:
             values,
         ]
         self.rejected.append(pa.table(columns, schema=REJECTED_SCHEMA))
+
+
+def _add_sizes(pointers: Pointers, place: tuple[int, int]) -> int:
+    ends = np.empty(pointers.size + 1, np.int64)
+    gather.add_sizes(pointers, place[0], ends)
+    return int(ends[-1])
 
 
 def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
