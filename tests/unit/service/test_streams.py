@@ -268,7 +268,8 @@ def test_a_registry_gets_no_password_unless_the_operator_allows_its_address(serv
 def test_dead_letters_go_where_requests_may_write(tmp_path: Path):
     def open_stream(target: str, *hosts: str) -> str:
         stream = declared_streams.KafkaStream.model_validate({**KAFKA, "on_error": "skip_row", "dead_letter": target})
-        return stream.open_within(AllowedDestinations(hosts, AllowedRoots([tmp_path])))._range_options["dead_letter"]
+        allowed = AllowedDestinations(hosts, AllowedRoots([tmp_path], None))
+        return stream.open_within(allowed)._range_options["dead_letter"]
 
     assert open_stream("kafka:letters", "127.0.0.1:1") == "kafka:letters"
     assert open_stream(f"jsonl:{tmp_path}/letters") == f"{tmp_path}/letters"
