@@ -41,7 +41,7 @@ class Feed:
         self.producer.produce(self.topic, text, **{"partition": 0, **options})
 
     def make_source(self, columns: str = COLUMNS, **options: Any) -> hr.KafkaSource:
-        return hr.KafkaSource(self.topic, brokers=self.broker.address, schema=columns, **options)
+        return hr.KafkaSource(self.topic, **{"brokers": self.broker.address, "schema": columns, **options})
 
     def open(self, columns: str = COLUMNS, time: str = "time", **options: Any) -> hr.Session:
         session = hr.Session(self.folder / "state", backend="local")
@@ -51,6 +51,14 @@ class Feed:
             session.close()
             raise
         return session
+
+
+def finish_letters(session: hr.Session) -> None:
+    """Let dead letters be sent, however slow the broker is."""
+    deadline = time.monotonic() + 30
+    while session._coordinator.state.unpublished and time.monotonic() < deadline:
+        session.advance()
+        time.sleep(0.02)
 
 
 def read_all(session: hr.Session, query: hr.Query, key: str = "v") -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from headrace.errors import SchemaError
 from headrace.storage.fault_points import install_fault_hook
-from support.kafka_feed import COLUMNS, Feed, read_all, read_topic
+from support.kafka_feed import COLUMNS, Feed, finish_letters, read_all, read_topic
 
 BROKEN = b"\xff\x00{"
 
@@ -82,14 +82,6 @@ def crash_at_sent_letters(sent: threading.Event, step: str) -> None:
     if step == "letters-sent":
         sent.set()
         raise OSError("the disk is gone")
-
-
-def finish_letters(session: hr.Session) -> None:
-    """Let dead letters be sent, however slow the broker is."""
-    deadline = time.monotonic() + 30
-    while session._coordinator.state.unpublished and time.monotonic() < deadline:
-        session.advance()
-        time.sleep(0.02)
 
 
 @pytest.mark.kafka
