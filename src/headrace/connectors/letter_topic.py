@@ -7,7 +7,7 @@ was and why it is no row. A file names the topic and the settings of the client,
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.connectors.pending_files import OutputPlace, PendingFile, open_sink_store, write_pending_file
 from headrace.connectors.sinks.kafka import KafkaSink
-from headrace.connectors.source import Range
+from headrace.connectors.source import Option, Range
 from headrace.storage.checkpoint import name_source_folder
 
 _FOLDER = "dead-letters"
@@ -38,26 +38,27 @@ def locate_letters(checkpoint: str, stream: str) -> str:
 
 def write_letters(checkpoint: str, split: Range, place: OutputPlace, letters: pa.Table) -> PendingFile:
     """Write dead letters of a range, whose options name the topic; raises OSError or StorageError."""
-    client = json.loads(str(split.options["client"]))
-    target = {
-        "topic": str(split.options["dead_letter"]).partition(":")[2],
-        "brokers": client["bootstrap.servers"],
-        "options": {name: value for name, value in client.items() if name not in _NOT_FOR_PRODUCERS},
-    }
+    target = {"topic": str(split.options["dead_letter"]).partition(":")[2], "client": json.loads(str(split.options["client"]))}
     content, table = pa.BufferOutputStream(), letters.replace_schema_metadata({_TARGET: json.dumps(target, sort_keys=True)})
     with pa.ipc.new_file(content, table.schema) as writer:
         writer.write_table(table)
     return write_pending_file(locate_letters(checkpoint, split.stream), place, _SUFFIX, content.getvalue())
 
 
-def read_letters(file: PendingFile) -> tuple[LetterSink, pa.Table] | None:
-    """Return the topic and the dead letters of a file; None if it is gone. Raises OSError or StorageError."""
+def read_letters(file: PendingFile, client: Mapping[str, Option] | None = None) -> tuple[LetterSink, pa.Table] | None:
+    """Return the topic and the dead letters of a file; None if it is gone. Raises OSError or StorageError.
+
+    `client` are the present settings of the stream, whose brokers may have moved; without them, those of the file count.
+    """
     store = open_sink_store(file.folder)
     if store.find_size(file.key) is None:
         return None
     table = pa.ipc.open_file(pa.BufferReader(store.get(file.key))).read_all()
     target: dict[str, Any] = json.loads((table.schema.metadata or {})[_TARGET])
-    return LetterSink(**target), table.replace_schema_metadata(None)
+    settings: Mapping[str, Option] = target["client"] if client is None else client
+    options: Any = {name: value for name, value in settings.items() if name not in _NOT_FOR_PRODUCERS}
+    sink = LetterSink(brokers=str(settings["bootstrap.servers"]), topic=target["topic"], options=options)
+    return sink, table.replace_schema_metadata(None)
 
 
 def delete_letters(files: Sequence[PendingFile]) -> None:

@@ -101,7 +101,7 @@ class Coordinator:
         self.state: EngineState
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
-        self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
+        self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.connectors import PendingFile
 from headrace.connectors.letter_topic import LetterSink, delete_letters, parse_batch, read_letters
 from headrace.connectors.sinks.destination import Destination
+from headrace.connectors.source import Option
 from headrace.errors import SinkError
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
@@ -32,6 +33,7 @@ class _Transmission:
     """Files that a thread sends; it sets `error`, and then `ended`."""
 
     files: tuple[PendingFile, ...]
+    client: Mapping[str, Option] | None
     ended: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
 
@@ -60,8 +62,13 @@ class LetterPublisher:
         """Take the files that the newest manifest names: those of them that are gone were sent before the restart."""
         self._recovered = frozenset(file.key for file in files)
 
-    def publish(self, stream: str, files: Sequence[PendingFile]) -> tuple[tuple[PendingFile, ...], SinkError | None]:
-        """Send the files of a stream; return those that are not sent yet, and why, unless they are just being sent."""
+    def publish(
+        self, stream: str, files: Sequence[PendingFile], client: Mapping[str, Option] | None = None
+    ) -> tuple[tuple[PendingFile, ...], SinkError | None]:
+        """Send the files of a stream; return those that are not sent yet, and why, unless they are just being sent.
+
+        `client` are the present settings of the stream, if it has a source.
+        """
         sender = self._senders.setdefault(stream, _Sender())
         left = tuple(files)
         while left:
@@ -69,7 +76,7 @@ class LetterPublisher:
                 return left, sender.error
             patience = 0.0
             if sender.running is None:
-                sender.running, patience = self._start(stream, sender, left), _PATIENCE_SECONDS
+                sender.running, patience = self._start(stream, sender, _Transmission(left, client)), _PATIENCE_SECONDS
             if not sender.running.ended.wait(patience):
                 return left, None
             sent, sender.running = sender.running, None
@@ -87,8 +94,7 @@ class LetterPublisher:
             return True
         return sender.running.ended.is_set() if sender.running is not None else time.monotonic() >= sender.retry_at
 
-    def _start(self, stream: str, sender: _Sender, files: tuple[PendingFile, ...]) -> _Transmission:
-        transmission = _Transmission(files)
+    def _start(self, stream: str, sender: _Sender, transmission: _Transmission) -> _Transmission:
         arguments = (self._send, stream, sender, transmission)
         threading.Thread(target=copy_context().run, args=arguments, name=f"headrace-letters-{stream}", daemon=True).start()
         return transmission
@@ -102,7 +108,7 @@ class LetterPublisher:
     def _send(self, stream: str, sender: _Sender, transmission: _Transmission) -> None:
         """Send files, each topic in one transaction, and delete them: what was sent and not deleted is known by its mark."""
         try:
-            by_target = self._read_files(transmission.files)
+            by_target = self._read_files(transmission)
             for target, (sink, letters) in by_target.items():
                 self._send_to(stream, sender, target, sink, letters)
             reach_fault_point(self._checkpoint.location, "letters-sent")
@@ -114,11 +120,11 @@ class LetterPublisher:
         finally:
             transmission.ended.set()
 
-    def _read_files(self, files: Sequence[PendingFile]) -> dict[str, tuple[LetterSink, list[tuple[int, pa.Table]]]]:
+    def _read_files(self, transmission: _Transmission) -> dict[str, tuple[LetterSink, list[tuple[int, pa.Table]]]]:
         """Return the topics of files, with the dead letters for each by batch; raises SinkError if a file is gone."""
         by_target: dict[str, tuple[LetterSink, list[tuple[int, pa.Table]]]] = {}
-        for file in files:
-            content = read_letters(file)
+        for file in transmission.files:
+            content = read_letters(file, transmission.client)
             if content is not None:
                 by_target.setdefault(str(content[0].to_json()), (content[0], []))[1].append((parse_batch(file), content[1]))
             elif file.key not in self._recovered:

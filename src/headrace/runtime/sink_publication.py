@@ -27,10 +27,11 @@ from headrace.connectors.pending_files import (
 from headrace.connectors.skipped_rows import is_letter_topic
 from headrace.engine.batch_job import ReduceReport
 from headrace.errors import HeadraceError, SinkError, SourceError, StorageError
+from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.commands import CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.letter_publication import LetterPublisher
-from headrace.runtime.source_health import SourceHealth, to_source_error
+from headrace.runtime.source_health import to_source_error
 from headrace.storage.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("headrace")
@@ -45,9 +46,9 @@ _Result = TypeVar("_Result")
 class SinkPublisher:
     """Publishes the sink files of one checkpoint. Callers serialize calls, between the tasks of two batches."""
 
-    def __init__(self, checkpoint: Checkpoint, command_queue: CommandQueue, health: SourceHealth) -> None:
+    def __init__(self, checkpoint: Checkpoint, command_queue: CommandQueue, sources: AttachedSources) -> None:
         """Take the checkpoint; queries that fail end by a command, and streams by dead letters degrade."""
-        self._checkpoint, self._command_queue, self._health = checkpoint, command_queue, health
+        self._checkpoint, self._command_queue, self._sources = checkpoint, command_queue, sources
         self._letter_folders: set[str] = set()  # those known to this session
         self._letters = LetterPublisher(checkpoint)
         self._ended: set[int] = set()  # queries whose end is a command already
@@ -114,13 +115,16 @@ class SinkPublisher:
                 refused.setdefault(owner, error)
                 unpublished[owner] = (*unpublished.get(owner, ()), *files)
         for stream, files in letters:
-            left, failure = (files, None) if is_recovery else self._letters.publish(str(stream), files)
+            left, failure = (files, None) if is_recovery else self._publish_letters(str(stream), files)
             if failure is not None:
                 refused.setdefault(stream, failure)
             if left:
                 unpublished[stream] = (*unpublished.get(stream, ()), *left)
         state.unpublished = unpublished
         return refused
+
+    def _publish_letters(self, stream: str, files: Sequence[PendingFile]) -> tuple[tuple[PendingFile, ...], SinkError | None]:
+        return self._letters.publish(stream, files, getattr(self._sources.get(stream), "client_options", None))
 
     def _is_for_topic(self, owner: int | str, files: Sequence[PendingFile]) -> bool:
         return isinstance(owner, str) and files[0].folder == locate_letters(self._checkpoint.location, owner)
@@ -135,7 +139,7 @@ class SinkPublisher:
     def _fail_owners(self, state: EngineState, errors: Mapping[int | str, HeadraceError]) -> None:
         for owner, error in errors.items():
             if isinstance(owner, str) and owner in state.streams:
-                self._health.record_failure(owner, to_source_error(owner, error))
+                self._sources.health.record_failure(owner, to_source_error(owner, error))
             elif isinstance(owner, int) and owner in state.queries and state.queries[owner].live and owner not in self._ended:
                 self._ended.add(owner)
                 self._command_queue.append(RemoveQuery(owner, str(error)))

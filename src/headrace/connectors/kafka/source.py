@@ -201,6 +201,11 @@ class KafkaSource:
         """See `Source`: the topic whose offsets are stored; brokers, registry, writer schema, start and policies may change."""
         return {"kind": "kafka", "topic": self._topic}
 
+    @property
+    def client_options(self) -> dict[str, Option]:
+        """The settings of the client with the brokers, for dead letters; secrets are references."""
+        return dict(self._client)
+
     def detach(self) -> None:
         """See `Source`."""
         self._stream, self._store = "", None
