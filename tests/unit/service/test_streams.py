@@ -204,7 +204,9 @@ def test_skipped_lines_are_reported(service: Service, rows_folder: Path):
     stream = service.http.get("/v1/streams/rows").json()
     assert (stream["status"], stream["rows"], stream["skipped_rows"]) == ("ok", 1, 1)
     assert [(row["line"], row["text"]) for row in stream["skipped_samples"]] == [(3, "x,2026-01-01T00:00:01Z")]
-    assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in service.http.get("/metrics").text
+    metrics = service.http.get("/metrics").text
+    assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in metrics
+    assert 'headrace_stream_lost_messages_total{stream="rows"} 0.0' in metrics
     assert service.http.get("/v1/streams/rows/sample").json()["rows"] == [[1, "2026-01-01T00:00:00Z"]]
 
 
