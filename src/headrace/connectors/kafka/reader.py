@@ -47,7 +47,7 @@ def name_metadata(options: Mapping[str, object]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RangeContent:
-    """The rows of a range, the messages that are none, as `REJECTED_SCHEMA`, and how many messages and bytes it has."""
+    """The rows of a range, the messages that are none, as `REJECTED_SCHEMA`, and how many messages and bytes of values it has."""
 
     rows: pa.Table
     rejected: pa.Table
@@ -84,7 +84,7 @@ class _RangeReader:
         """Return the rows of some messages."""
         messages = _gather_texts(pointers, _PAYLOAD)
         count = len(messages)
-        self.messages, self.bytes = self.messages + count, self.bytes + int(messages.offsets[-1]) + _add_sizes(pointers, _KEY)
+        self.messages, self.bytes = self.messages + count, self.bytes + int(messages.offsets[-1])
         decoded = DecodedMessages(pa.table({})) if self._format is None else self._format.decode(messages, self._columns)
         if len(decoded.rejected):
             self._reject(pointers, decoded)
@@ -121,12 +121,6 @@ class _RangeReader:
             values,
         ]
         self.rejected.append(pa.table(columns, schema=REJECTED_SCHEMA))
-
-
-def _add_sizes(pointers: Pointers, place: tuple[int, int]) -> int:
-    ends = np.empty(pointers.size + 1, np.int64)
-    gather.add_sizes(pointers, place[0], ends)
-    return int(ends[-1])
 
 
 def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:

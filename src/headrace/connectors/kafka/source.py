@@ -84,8 +84,8 @@ class KafkaSource:
         - `options`: settings of librdkafka, such as {"security.protocol": "SASL_SSL", "sasl.password": "env:KAFKA_PASSWORD"}. A
           secret must be a reference: env:NAME or file:PATH, which is resolved in the driver and in each worker.
         - `max_rows_per_batch`: the most messages of a micro-batch, shared fairly by the partitions.
-        - `max_bytes_per_batch`: about how many bytes of messages a micro-batch has at most, by the mean size of recent ones; the
-          first micro-batch of a session takes messages to be of 1 MiB.
+        - `max_bytes_per_batch`: about how many bytes the values of a micro-batch have at most, by the mean of recent messages;
+          the first micro-batch of a session takes messages to be of 1 MiB.
         - `stall_timeout`: after how long without any progress a partition is an error, and tried again; slow storage needs more.
         - `on_error`: "fail" degrades the stream at a message that does not fit the schema, "skip_row" counts it, and goes on.
         - `dead_letter`: with "skip_row", where such messages are kept: "jsonl:DIR", or "kafka:TOPIC" of the same brokers.
