@@ -309,8 +309,8 @@ class Session(ClosedAtEnd):
         """Return the declaration and counts of each stream, by name.
 
         Counts are `rows`, `untimed` (without event time), `ahead` (too far in the future), `skipped` (files, with the reason),
-        `skipped_rows` (lines that do not fit, the newest in `skipped_samples`), `lag` (rows not read yet) and `partitions`. The
-        `status` is "ok", "degraded" (`error` says why, and the source is tried again) or "detached" (after a restart).
+        `skipped_rows` (that do not fit, the newest in `skipped_samples`), `lost` (messages deleted unread, by partition), `lag`
+        (rows not read yet) and `partitions`. The `status` is "ok", "degraded" (`error` says why) or "detached" (after a restart).
         """
         return self._streams.describe()
 

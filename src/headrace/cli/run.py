@@ -266,14 +266,18 @@ def print_summary(
         if stream["ahead"]:
             line += f", {stream['ahead']:,} rows too far in the future"
         if stream["skipped_rows"]:
-            line += f", {stream['skipped_rows']:,} lines skipped"
+            line += f", {stream['skipped_rows']:,} {'messages' if stream['kind'] == 'kafka' else 'lines'} skipped"
+        if stream["lost"]:
+            line += f", {sum(stream['lost'].values()):,} messages were deleted before they were read"
         console.print(line, soft_wrap=True)
         if stream["error"]:
             console.print(Text(f"  {stream['status']}: {stream['error']}", "red"), soft_wrap=True)
         for path, reason in stream["skipped"].items():
             console.print(Text(f"  skipped {path}: {reason}", "yellow"), soft_wrap=True)
         for row in stream["skipped_samples"]:
-            text = f"  skipped line {row['line']} of {row['file']}: {row['reason']}"
+            text = (
+                f"  skipped {'message' if stream['kind'] == 'kafka' else 'line'} {row['line']} of {row['file']}: {row['reason']}"
+            )
             console.print(Text(text, "yellow"), soft_wrap=True)
     for sink in outcome["degraded_sinks"]:
         line = (
@@ -285,7 +289,7 @@ def print_summary(
 
 _INTERVAL_SECONDS = 0.25
 _SKIPPED_EXIT_CODE = 3
-_STREAM_FIELDS = ("rows", "untimed", "ahead", "skipped", "skipped_rows", "skipped_samples", "status", "error")
+_STREAM_FIELDS = ("rows", "untimed", "ahead", "skipped", "skipped_rows", "skipped_samples", "lost", "status", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +367,7 @@ def command(
         or any(stream["status"] == "degraded" for stream in outcome["streams"].values())
     ):
         raise typer.Exit(1)
-    if any(stream["skipped"] or stream["skipped_rows"] for stream in outcome["streams"].values()):
+    if any(stream["skipped"] or stream["skipped_rows"] or stream["lost"] for stream in outcome["streams"].values()):
         raise typer.Exit(_SKIPPED_EXIT_CODE)
 
 
@@ -477,7 +481,7 @@ def _summarize_run(
     session: Session, settings: RunSettings, queries: Mapping[str, KnownQuery], error: HeadraceError | None
 ) -> dict[str, Any]:
     streams = {
-        name: {field: report[field] for field in _STREAM_FIELDS}
+        name: {"kind": report["source"].get("kind", ""), **{field: report[field] for field in _STREAM_FIELDS}}
         for name, report in session.streams().items()
         if any(entry.name == name for entry in settings.file.streams)
     }

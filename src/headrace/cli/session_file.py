@@ -304,7 +304,7 @@ def _parse_stream(table: _TomlTable) -> StreamEntry:
         options["path"] = _resolve_pattern(table.file.parent, options["path"])
     if kind in {"files", "kafka"}:
         kind_of_letters, colon, folder = options.get("dead_letter", "").partition(":")
-        if colon:
+        if colon and kind_of_letters != "kafka":
             options["dead_letter"] = f"{kind_of_letters}:{folder if is_url(folder) else _resolve_path(table.file.parent, folder)}"
     name = table.key_path.removeprefix("streams.")
     watermark, max_ahead, idle = table.get("watermark", "0 seconds"), table.get("max_ahead"), table.get("idle", "10 seconds")

@@ -53,16 +53,28 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """The rows of a range, the lines that were skipped, and why the whole file was skipped, if it was."""
+    """The rows of a range, the lines that were skipped, and why the whole file was skipped, if it was.
+
+    `dead_letters`, if given, are the skipped lines in the form in which dead letters keep them. `messages` and `bytes` are the
+    size of a range of messages.
+    """
 
     table: pa.Table
     skipped_rows: tuple[SkippedRow, ...] = ()
     skipped_file: str = ""
+    dead_letters: pa.Table | None = None
+    messages: int = 0
+    bytes: int = 0
 
 
 def normalize_policy(policy: str) -> str:
     """Return the name of an error policy; `skip` is that of earlier versions."""
     return "skip_file" if policy == "skip" else policy
+
+
+def is_letter_topic(dead_letter: str) -> bool:
+    """Return whether dead letters go to a topic of Kafka, not to a folder: the option of a range is then kafka:TOPIC."""
+    return dead_letter.startswith("kafka:")
 
 
 def parse_dead_letter(target: str | None, on_error: str) -> str:
@@ -71,7 +83,7 @@ def parse_dead_letter(target: str | None, on_error: str) -> str:
         return ""
     kind, _, folder = target.partition(":")
     if kind != "jsonl" or not folder:
-        raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR")
+        raise SchemaError(f"invalid dead_letter '{target}'", hint="write jsonl:DIR, or kafka:TOPIC for a stream of Kafka")
     if on_error != "skip_row":
         raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
     return parse_location(folder, SchemaError, "dead_letter")
@@ -105,12 +117,18 @@ def read_with_policy(wanted: Range, schema: Schema, columns: Sequence[str]) -> R
 def _read_kafka(wanted: Range, schema: Schema, columns: Sequence[str]) -> ReadOutcome:
     """Read messages; the format decides about each of them, so that none is read twice."""
     try:
-        table, rejected = kafka.read_messages(wanted, schema, columns)
+        content = kafka.read_messages(wanted, schema, columns)
     except SourceError as error:
         error.stream = wanted.stream
         raise
-    place = f"{wanted.path}/{wanted.options['partition']}"
-    return ReadOutcome(table, tuple(SkippedRow(place, offset, reason, text) for offset, reason, text in rejected))
+    rejected, place, columns = content.rejected, f"{wanted.path}/{wanted.options['partition']}", ("offset", "reason", "value")
+    skipped = tuple(
+        SkippedRow(place, offset, reason, (value or b"")[: 4 * SAMPLE_TEXT_LENGTH + 4].decode("utf-8", "replace"))
+        for offset, reason, value in zip(*(rejected[name].to_pylist() for name in columns), strict=True)
+    )
+    is_text = not is_letter_topic(str(wanted.options["dead_letter"]))
+    letters = kafka.convert_to_text(rejected) if is_text and skipped else rejected
+    return ReadOutcome(content.rows, skipped, dead_letters=letters, messages=content.messages, bytes=content.bytes)
 
 
 @dataclass(frozen=True, slots=True)

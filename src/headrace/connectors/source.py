@@ -56,8 +56,10 @@ class Source(Protocol):
     dropped, so that the source may be attached again; `count_lag(position)`, which returns at once how many rows after the
     position the source already has, or None if it does not know; `count_partition_lag(position)`, the same by partition;
     `list_partitions(position)`, which returns the numbers of the
-    partitions that the stream has at that position, whose ranges have their number in the option "partition"; and `close()`,
-    which releases its resources. `attach` and `schema` may take long; nothing else waits for them.
+    partitions that the stream has at that position, whose ranges have their number in the option "partition";
+    `count_lost(position)`, which returns how many rows before the position were deleted before they were read, by partition;
+    `record_message_sizes(messages, bytes)`, which is called after a batch with the size of its messages; and `close()`, which
+    releases its resources. `attach` and `schema` may take long; nothing else waits for them.
 
     Attributes may have defaults of its streams: `default_max_ahead` in microseconds, and `default_watermark_by`.
     """

@@ -33,7 +33,8 @@ SOURCE_OPTIONS: Mapping[str, OptionTypes] = {
     "kafka": {
         "topic": (str,), "brokers": (str,), "schema": (str,), "format": (str,), "format_options": (dict,),
         "start": (str, datetime, dict), "key": (str,), "headers": (str,), "timestamp": (str,), "partition": (str,),
-        "offset": (str,), "options": (dict,), "max_rows_per_batch": (int,), "on_error": (str,), "dead_letter": (str,),
+        "offset": (str,), "options": (dict,), "max_rows_per_batch": (int,), "max_bytes_per_batch": (int,),
+        "stall_timeout": (str,), "on_error": (str,), "dead_letter": (str,),
         "on_lost": (str,), "group": (str,),
     },
 }  # fmt: skip

@@ -370,6 +370,8 @@ class MapReport:
     skipped_rows: dict[str, int] = field(default_factory=dict)
     skipped_samples: dict[str, list[SkippedRow]] = field(default_factory=dict)
     dead_letters: dict[str, list[PendingFile]] = field(default_factory=dict)
+    message_counts: dict[str, int] = field(default_factory=dict)
+    message_bytes: dict[str, int] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)

@@ -7,10 +7,11 @@ the owner, so that a recovered session finds the rows whatever the order of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.connectors import Position, Range, Source
+from headrace.engine.batch_job import MapReport
 from headrace.errors import CheckpointError, log_internal_error
 from headrace.runtime.cleanup import run_all_steps
 from headrace.runtime.idle_partitions import IdlePartitions
@@ -143,6 +144,11 @@ class AttachedSources(Mapping[str, Source]):
         count = getattr(self._sources.get(stream), "count_partition_lag", None)
         return {} if count is None or stream in self.health.failures else dict(count(position) or {})
 
+    def count_lost(self, stream: str, position: Position) -> dict[int, int]:
+        """Return how many rows of each partition were deleted before they were read."""
+        count = getattr(self._sources.get(stream), "count_lost", None)
+        return {} if count is None else dict(count(position))
+
     def list_partitions(self, stream: str, position: Position) -> tuple[int, ...]:
         """Return the partitions that a stream has at a position; the source must be one with partitions."""
         return tuple(self._sources[stream].list_partitions(position))  # type: ignore[attr-defined]
@@ -158,6 +164,14 @@ class AttachedSources(Mapping[str, Source]):
             log_internal_error(f"the lag of stream '{stream}' is not known", problem)
             return None
         return lag
+
+    def record_message_sizes(self, reports: Sequence[MapReport]) -> None:
+        """Tell sources how many messages and bytes a committed batch has read, as the measure for later batches."""
+        for stream, source in self._sources.items():
+            record = getattr(source, "record_message_sizes", None)
+            messages = sum(report.message_counts.get(stream, 0) for report in reports)
+            if record is not None and messages:
+                record(messages, sum(report.message_bytes.get(stream, 0) for report in reports))
 
     def prune(self, positions: Mapping[str, Position]) -> None:
         """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not.

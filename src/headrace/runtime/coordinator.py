@@ -101,7 +101,7 @@ class Coordinator:
         self.state: EngineState
         self.command_queue = CommandQueue()
         self.sources = AttachedSources(checkpoint)
-        self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources.health)
+        self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None
@@ -284,6 +284,7 @@ class Coordinator:
         self._record_load(report, batch.state.partition_map, repartitioned=self.state.partition_map != batch.state.partition_map)
         self.state, self.live_queries, self.sliding_join_plan = batch
         self.unfinished_entry = None
+        self.sources.record_message_sizes([map_report for report in reports for map_report in report.map_reports])
         self._forget_streams(dropped)
         self._reach("committed")
         with self.timer.measure("publication"):
@@ -537,7 +538,7 @@ class Coordinator:
 
     def has_work(self) -> bool:
         """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""
-        if self.unfinished_entry is not None or self.publisher.has_first_retry:
+        if self.unfinished_entry is not None or self.publisher.has_due_files(self.state):
             return True
         names = [name for name in self.sources if name not in self.dropping]
         with use_storage_options(self.checkpoint.options):

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TypeVar
 
 from headrace.connectors import FileSink, PendingFile, Range, sink_set_from_json
+from headrace.connectors.letter_topic import locate_letters
 from headrace.connectors.pending_files import (
     find_pending_size,
     has_pending_folder,
@@ -23,11 +24,14 @@ from headrace.connectors.pending_files import (
     publish_files,
     sweep_pending_files,
 )
+from headrace.connectors.skipped_rows import is_letter_topic
 from headrace.engine.batch_job import ReduceReport
 from headrace.errors import HeadraceError, SinkError, SourceError, StorageError
+from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.commands import CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState
-from headrace.runtime.source_health import SourceHealth, to_source_error
+from headrace.runtime.letter_publication import LetterPublisher
+from headrace.runtime.source_health import to_source_error
 from headrace.storage.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("headrace")
@@ -42,10 +46,11 @@ _Result = TypeVar("_Result")
 class SinkPublisher:
     """Publishes the sink files of one checkpoint. Callers serialize calls, between the tasks of two batches."""
 
-    def __init__(self, checkpoint: Checkpoint, command_queue: CommandQueue, health: SourceHealth) -> None:
+    def __init__(self, checkpoint: Checkpoint, command_queue: CommandQueue, sources: AttachedSources) -> None:
         """Take the checkpoint; queries that fail end by a command, and streams by dead letters degrade."""
-        self._checkpoint, self._command_queue, self._health = checkpoint, command_queue, health
+        self._checkpoint, self._command_queue, self._sources = checkpoint, command_queue, sources
         self._letter_folders: set[str] = set()  # those known to this session
+        self._letters = LetterPublisher(checkpoint)
         self._ended: set[int] = set()  # queries whose end is a command already
         self._pool: ThreadPoolExecutor | None = None
         self.has_first_retry = False  # whether a publication was refused, and not tried again yet
@@ -90,12 +95,15 @@ class SinkPublisher:
 
     def recover(self, state: EngineState, tasks: Iterable[Sequence[Range]]) -> None:
         """Publish what the newest manifest names, and sweep all sinks; `tasks` are those of the unfinished batch."""
+        self._letters.recover([file for owner, files in state.unpublished.items() if isinstance(owner, str) for file in files])
         self._plan_retry(self._publish(state, is_recovery=True))
         self.sweep(state, (), tasks, everything=True)
 
     def _publish(self, state: EngineState, *, is_recovery: bool = False) -> dict[int | str, HeadraceError]:
         """Publish as much as possible, and keep the rest in the state; return why, by query or stream."""
         groups = [(owner, files) for owner, all_files in state.unpublished.items() for files in _group_by_folder(all_files)]
+        letters = [(owner, files) for owner, files in groups if self._is_for_topic(owner, files)]
+        groups = [group for group in groups if group not in letters]
         self._letter_folders |= {files[0].folder for owner, files in groups if isinstance(owner, str)}
         outcomes = self._run_parallel(partial(_try_to_publish, is_recovery), [files for _, files in groups])
         refused: dict[int | str, HeadraceError] = {}
@@ -106,13 +114,32 @@ class SinkPublisher:
             elif error is not None:
                 refused.setdefault(owner, error)
                 unpublished[owner] = (*unpublished.get(owner, ()), *files)
+        for stream, files in letters:
+            left, failure = (files, None) if is_recovery else self._publish_letters(str(stream), files)
+            if failure is not None:
+                refused.setdefault(stream, failure)
+            if left:
+                unpublished[stream] = (*unpublished.get(stream, ()), *left)
         state.unpublished = unpublished
         return refused
+
+    def _publish_letters(self, stream: str, files: Sequence[PendingFile]) -> tuple[tuple[PendingFile, ...], SinkError | None]:
+        return self._letters.publish(stream, files, getattr(self._sources.get(stream), "client_options", None))
+
+    def _is_for_topic(self, owner: int | str, files: Sequence[PendingFile]) -> bool:
+        return isinstance(owner, str) and files[0].folder == locate_letters(self._checkpoint.location, owner)
+
+    def has_due_files(self, state: EngineState) -> bool:
+        """Return whether a publication was refused and not tried again yet, or dead letters are to be sent now."""
+        waiting = (
+            str(owner) for owner, files in state.unpublished.items() for file in files if self._is_for_topic(owner, [file])
+        )
+        return self.has_first_retry or any(map(self._letters.is_due, waiting))
 
     def _fail_owners(self, state: EngineState, errors: Mapping[int | str, HeadraceError]) -> None:
         for owner, error in errors.items():
             if isinstance(owner, str) and owner in state.streams:
-                self._health.record_failure(owner, to_source_error(owner, error))
+                self._sources.health.record_failure(owner, to_source_error(owner, error))
             elif isinstance(owner, int) and owner in state.queries and state.queries[owner].live and owner not in self._ended:
                 self._ended.add(owner)
                 self._command_queue.append(RemoveQuery(owner, str(error)))
@@ -130,11 +157,14 @@ class SinkPublisher:
         )
         sinks = [item.sink.path for query in swept for item in sink_set_from_json(query.sink) if isinstance(item.sink, FileSink)]
         if everything:
-            options = (split.options.get("dead_letter") for split in chain.from_iterable(tasks))
-            self._letter_folders |= {str(folder) for folder in options if folder}
+            self._letter_folders |= {folder for split in chain.from_iterable(tasks) if (folder := self._locate_letters(split))}
         letters = self._letter_folders if everything or turn == 0 else ()
         kept = frozenset(file.key for files in state.unpublished.values() for file in files)
         self._run_parallel(partial(self._try_to_sweep, kept), [*sinks, *sorted(letters)])
+
+    def _locate_letters(self, split: Range) -> str:
+        target = str(split.options.get("dead_letter", ""))
+        return locate_letters(self._checkpoint.location, split.stream) if is_letter_topic(target) else target
 
     def _try_to_sweep(self, kept: frozenset[str], folder: str) -> None:
         try:
@@ -155,6 +185,7 @@ class SinkPublisher:
 
     def close(self) -> None:
         """End the threads."""
+        self._letters.close()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

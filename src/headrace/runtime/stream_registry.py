@@ -78,6 +78,7 @@ class StreamRegistry:
                 **state.describe(),
                 **health,
                 "skipped": {**getattr(source, "skipped", {}), **state.skipped},
+                "lost": self._coordinator.sources.count_lost(name, state.position),
                 "lag": self._coordinator.sources.count_lag(name, state.position),
                 "partitions": {
                     p: {"max_event_time": time, "idle": p in state.idle_partitions, "lag": lags.get(p)}

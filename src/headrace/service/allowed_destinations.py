@@ -74,6 +74,14 @@ class AllowedDestinations:
         registry = str(format_options.get("registry", ""))
         self._check_hosts([urlsplit(registry).netloc] if registry else ())
 
+    def check_dead_letter(self, target: str, brokers: str) -> None:
+        """Check where a request keeps messages that are no rows: a topic of allowed brokers, or a folder as those of sinks."""
+        kind, _, folder = target.partition(":")
+        if kind == "kafka":
+            self._check_hosts([brokers])
+        else:
+            self._check_path(folder)
+
     def _check_hosts(self, hosts: Sequence[str]) -> None:
         for host in _split_hosts(hosts):
             if not self._matches_host(host):

@@ -130,20 +130,30 @@ class KafkaStream(_BaseDeclaration):
         description="Settings of librdkafka. Secrets are references: env:HEADRACE_SECRET_…, for allowed brokers.",
     )
     max_rows_per_batch: int | None = Field(default=None, ge=1)
+    max_bytes_per_batch: int | None = Field(default=None, ge=1)
+    stall_timeout: str = Field(default="10 seconds", min_length=1, max_length=200)
     on_error: Literal["fail", "skip_row"] = "fail"
+    dead_letter: str | None = Field(
+        default=None,
+        max_length=2_000,
+        description="With on_error=skip_row, where messages that do not fit are kept: kafka:TOPIC, if the brokers are allowed "
+        "hosts, or jsonl:DIR below an allowed root.",
+    )
     on_lost: Literal["fail", "skip"] = "fail"
     group: str | None = Field(default=None, min_length=1, description="Where read offsets are committed, for monitoring tools.")
 
     def open_within(self, allowed: AllowedDestinations) -> Source:
         """Return the source; raises ForbiddenPathError if an option names what requests may not read, or send elsewhere."""
         allowed.check_kafka_source(self.brokers, self.options, self.format_options)
+        if self.dead_letter is not None:
+            allowed.check_dead_letter(self.dead_letter, self.brokers)
         common = self.model_dump(include=_KAFKA_ARGUMENTS)
         return open_source("kafka", {"topic": self.topic, "schema": self.columns, **common})
 
 
 _KAFKA_ARGUMENTS = {
     "brokers", "format", "format_options", "start", "key", "headers", "timestamp", "partition", "offset", "options",
-    "max_rows_per_batch", "on_error", "on_lost", "group",
+    "max_rows_per_batch", "max_bytes_per_batch", "stall_timeout", "on_error", "dead_letter", "on_lost", "group",
 }  # fmt: skip
 StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream | KafkaStream, Field(discriminator="source")]
 _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)

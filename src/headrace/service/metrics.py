@@ -96,13 +96,17 @@ class _MetricsCollector:
         rate = GaugeMetricFamily("headrace_stream_rate", "Recent rows per second of event time.", labels=["stream"])
         lag = GaugeMetricFamily("headrace_stream_lag_seconds", "How far event time is behind the wall clock.", labels=["stream"])
         degraded = GaugeMetricFamily("headrace_stream_degraded", "1 if the source cannot be read, else 0.", labels=["stream"])
-        skipped = CounterMetricFamily("headrace_stream_skipped_rows", "Lines that do not fit the columns.", labels=["stream"])
+        skipped = CounterMetricFamily(
+            "headrace_stream_skipped_rows", "Lines and messages that do not fit the columns.", labels=["stream"]
+        )
+        lost = CounterMetricFamily("headrace_stream_lost_messages", "Messages that were deleted unread.", labels=["stream"])
         now = self._host.now().timestamp()
         for name, report in session.streams().items():
             rows.add_metric([name], report["rows"])
             rate.add_metric([name], self._host.stream_rate(name))
             degraded.add_metric([name], float(report["status"] != "ok"))
             skipped.add_metric([name], report["skipped_rows"])
+            lost.add_metric([name], sum(report["lost"].values()))
             if report["max_event_time"] > 0:
                 lag.add_metric([name], now - report["max_event_time"] / 1e6)
         emitted = CounterMetricFamily("headrace_query_rows", "Rows emitted by a query.", labels=["query"])
@@ -131,7 +135,7 @@ class _MetricsCollector:
                 cost.add_metric([query.name, "alone"], stats.costs[query.id].alone)
         batches = session.done()
         last = batches[-1] if batches else None
-        yield from (rows, rate, lag, degraded, skipped, emitted, late, latency, state, cost)
+        yield from (rows, rate, lag, degraded, skipped, lost, emitted, late, latency, state, cost)
         yield from self._collect_sink_metrics()
         yield from self._collect_task_metrics()
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)

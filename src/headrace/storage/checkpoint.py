@@ -12,7 +12,7 @@ after it is run again with the same input, the same changes and the same state, 
     plans/  queries/      what workers need to know       state/                     partial aggregates, sessions, rows of joins
     results/              rows for readers                deliveries/                rows for callbacks and consoles
     sources/              bookkeeping of sources          functions/                 code of UDFs
-    shuffle/              blocks of the running batch
+    shuffle/              blocks of the running batch      dead-letters/             messages for topics, not sent yet
 
 A manifest names every file that recovery depends on: a missing file is reported by name before the first batch runs, and the
 content of each is protected by check sums. The first manifest, of batch −1, is written when the checkpoint is created, so that a

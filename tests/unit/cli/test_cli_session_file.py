@@ -95,6 +95,14 @@ def test_options_of_the_format_of_files(tmp_path):
     assert FileSource(**stream.options).definition()["format_options"] == '{"field.v": "payload.v"}'
 
 
+@pytest.mark.parametrize(("target", "expected"), [("kafka:letters", "kafka:letters"), ("jsonl:letters", "jsonl:{}/letters")])
+def test_dead_letters_of_a_topic_go_to_a_folder_or_a_topic(tmp_path, target, expected):
+    path = tmp_path / "s.toml"
+    stream = '[streams.k]\nsource = "kafka"\ntopic = "t"\nbrokers = "127.0.0.1:1"\nschema = "time TIMESTAMP"\ntime = "time"\n'
+    path.write_text(f'{stream}on_error = "skip_row"\ndead_letter = "{target}"\n{QUERY}')
+    assert SessionFile.load(path).streams[0].options["dead_letter"] == expected.format(tmp_path)
+
+
 def test_out_makes_json_lines_sinks_in_its_folder(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')

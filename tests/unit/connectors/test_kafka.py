@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -14,57 +14,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headrace as hr
-from headrace.bench.driver.kafka_broker import KafkaBroker, run_kafka_broker
+from headrace.bench.driver.kafka_broker import run_kafka_broker
 from headrace.connectors.kafka import reader
+from headrace.connectors.kafka.consumer_pool import get_pool
 from headrace.connectors.kafka.source import share_rows
 from headrace.errors import SchemaError, SourceError
+from support.kafka_feed import COLUMNS, START, Feed, read_all
 
 ROOT = Path(__file__).resolve().parents[3]
-START = datetime(2026, 1, 1, tzinfo=UTC)
-COLUMNS = "k INT, v BIGINT, time TIMESTAMP"
-_numbers = count()
-
-
-class Feed:
-    """A topic of a broker, and a session over it."""
-
-    def __init__(self, broker: KafkaBroker, folder: Path, *, partitions: int = 2, **config: str) -> None:
-        self.broker, self.folder = broker, folder
-        self.topic, self.partitions = f"topic-{next(_numbers)}", partitions
-        broker.create_topic(self.topic, partitions, **{"retention_ms": "-1", **config})  # timestamps are old
-        self.producer = Producer({"bootstrap.servers": broker.address, "log_level": 0})
-        self.sent = 0
-
-    def send(self, rows: int, **options: Any) -> None:
-        """Send rows v = 0, 1, …, in turn to the partitions."""
-        for v in range(self.sent, self.sent + rows):
-            row = {"k": v % 3, "v": v, "time": (START + timedelta(seconds=v)).isoformat()}
-            self.put(json.dumps(row), **{"partition": v % self.partitions, **options})
-        self.sent += rows
-        self.producer.flush()
-
-    def put(self, text: str | None, **options: Any) -> None:
-        self.producer.produce(self.topic, text, **{"partition": 0, **options})
-
-    def make_source(self, columns: str = COLUMNS, **options: Any) -> hr.KafkaSource:
-        return hr.KafkaSource(self.topic, brokers=self.broker.address, schema=columns, **options)
-
-    def open(self, columns: str = COLUMNS, **options: Any) -> hr.Session:
-        session = hr.Session(self.folder / "state", backend="local")
-        session.create_stream("s", self.make_source(columns, **options), time="time")
-        return session
-
-
-@pytest.fixture
-def feed(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Feed]:
-    yield Feed(kafka_broker, tmp_path)
-    reader.close_consumers()
-
-
-def read_all(session: hr.Session, query: hr.Query, key: str = "v") -> list[Any]:
-    while session.advance().rows:
-        pass
-    return sorted(query.results()[key].to_pylist())
 
 
 def get_error(session: hr.Session) -> str:
@@ -208,10 +165,9 @@ def test_deleted_messages_are_an_error_or_counted(feed: Feed):
     with feed.open(**options, on_lost="skip") as session:
         query = session.add("SELECT v FROM s")
         assert read_all(session, query) == sorted([*range(21, 40, 2), *range(30, 40, 2)])
-        assert session.streams()["s"]["skipped"] == {f"{feed.topic}/0": "5 messages were deleted before they were read"}
+        assert (session.streams()["s"]["lost"], session.streams()["s"]["skipped"]) == ({0: 5}, {})
     with feed.open(**options, on_lost="skip") as session:  # the count survives
-        session.advance()
-        assert session._coordinator.state.streams["s"].position["lost"] == {"0": 5}
+        assert session.streams()["s"]["lost"] == {0: 5}
 
 
 @pytest.mark.kafka
@@ -257,7 +213,7 @@ def test_a_broker_that_is_down_stops_its_stream_alone(tmp_path: Path):
                 session._coordinator.sources.health.retry_now()
                 session.advance()
             assert sorted(query.results()["v"].to_pylist()) == list(range(150))
-        reader.close_consumers()
+        get_pool().close_idle()
 
 
 @pytest.mark.kafka
@@ -285,6 +241,27 @@ def test_lag_and_offsets_for_monitoring(feed: Feed):
 
 
 @pytest.mark.kafka
+def test_a_batch_has_about_as_many_bytes_as_allowed(feed: Feed):
+    def send(rows: int, size: int) -> None:
+        for number in range(rows):
+            row = json.dumps({"v": 1, "time": "2026-01-01T00:00:00Z", "text": ""})
+            feed.put(row.replace('""', f'"{"x" * (size - len(row))}"'), partition=number % 2)
+        feed.producer.flush()
+
+    send(400, 1000)
+    with feed.open(max_bytes_per_batch=100_000) as session:
+        session.add("SELECT v FROM s")
+        assert [session.advance().rows for _ in range(3)] == [2, 100, 100]  # at first as if a message had 1 MiB
+        send(300, 100)
+        sizes = [session.advance().rows for _ in range(4)]
+    assert sizes[:3] == [100, 100, 100]
+    assert 150 < sizes[3] < 198  # a smaller mean counts by half: (1000 + 100) / 2 → 181
+    with feed.open(max_bytes_per_batch=100_000) as session:  # what a message has is not stored
+        send(10, 100)
+        assert session.advance().rows == 2
+
+
+@pytest.mark.kafka
 def test_ranges_of_one_partition_are_read_in_any_order(feed: Feed):
     feed.send(100, partition=0)
     source = feed.make_source()
@@ -297,9 +274,10 @@ def test_ranges_of_one_partition_are_read_in_any_order(feed: Feed):
     source.attach("s", PosixStore(feed.folder / "x"))
     whole = source.plan(None, 1000)[0][0]
     for start, stop in ((50, 60), (0, 10), (10, 20), (95, 100), (20, 20), (0, 100)):
-        table, rejected = reader.read_messages(replace(whole, start=start, stop=stop), source.schema, ["v"])
-        assert table["v"].to_pylist() == list(range(start, stop))
-        assert not rejected
+        content = reader.read_messages(replace(whole, start=start, stop=stop), source.schema, ["v"])
+        assert content.rows["v"].to_pylist() == list(range(start, stop))
+        assert (content.rejected.num_rows, content.messages) == (0, stop - start)
+        assert 40 * content.messages <= content.bytes <= 80 * content.messages
     source.close()
 
 
@@ -313,6 +291,10 @@ def test_arguments_are_checked():
         make(schema="_key INT, time TIMESTAMP")
     with pytest.raises(SchemaError, match="unknown on_lost 'x'"):
         make(on_lost="x")
+    with pytest.raises(SchemaError, match="max_bytes_per_batch is 0, but must be positive"):
+        make(max_bytes_per_batch=0)
+    with pytest.raises(SchemaError, match="stall_timeout is '1 millisecond', which is less than a second"):
+        make(stall_timeout="1 millisecond")
     with pytest.raises(SourceError, match=r"option 'sasl.password' is a secret") as caught:
         make(options={"sasl.password": "hunter2"})
     assert "hunter2" not in str(caught.value)

@@ -9,7 +9,11 @@ import pytest
 
 import headrace as hr
 from headrace.connectors.kafka import control
+from headrace.errors import SchemaError
 from headrace.service import declared_streams
+from headrace.service.allowed_destinations import AllowedDestinations
+from headrace.service.allowed_roots import AllowedRoots
+from headrace.service.problems import ForbiddenPathError
 from support.in_process_service import COLUMNS, Service, timestamp, wait_until
 
 RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
@@ -201,7 +205,9 @@ def test_skipped_lines_are_reported(service: Service, rows_folder: Path):
     stream = service.http.get("/v1/streams/rows").json()
     assert (stream["status"], stream["rows"], stream["skipped_rows"]) == ("ok", 1, 1)
     assert [(row["line"], row["text"]) for row in stream["skipped_samples"]] == [(3, "x,2026-01-01T00:00:01Z")]
-    assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in service.http.get("/metrics").text
+    metrics = service.http.get("/metrics").text
+    assert 'headrace_stream_skipped_rows_total{stream="rows"} 1.0' in metrics
+    assert 'headrace_stream_lost_messages_total{stream="rows"} 0.0' in metrics
     assert service.http.get("/v1/streams/rows/sample").json()["rows"] == [[1, "2026-01-01T00:00:00Z"]]
 
 
@@ -280,6 +286,22 @@ def test_a_registry_gets_no_password_unless_the_operator_allows_its_address(serv
         assert (answer.status_code, "destination '" in answer.text) == (403, True)
     allowed = {**KAFKA, "format": "avro", "format_options": {"registry": "http://registry.internal:8081"}}
     assert "the brokers of Kafka topic 't' cannot be reached" in service.http.post("/v1/streams", json=allowed).text
+
+
+def test_dead_letters_go_where_requests_may_write(tmp_path: Path):
+    def open_stream(target: str, *hosts: str) -> str:
+        stream = declared_streams.KafkaStream.model_validate({**KAFKA, "on_error": "skip_row", "dead_letter": target})
+        allowed = AllowedDestinations(hosts, AllowedRoots([tmp_path], None))
+        return stream.open_within(allowed)._range_options["dead_letter"]
+
+    assert open_stream("kafka:letters", "127.0.0.1:1") == "kafka:letters"
+    assert open_stream(f"jsonl:{tmp_path}/letters") == f"{tmp_path}/letters"
+    with pytest.raises(ForbiddenPathError, match=r"destination '127\.0\.0\.1:1' is not allowed"):
+        open_stream("kafka:letters")
+    with pytest.raises(ForbiddenPathError, match="is not below an allowed root"):
+        open_stream("jsonl:/etc/letters", "127.0.0.1:1")
+    with pytest.raises(SchemaError, match="with another topic than that of the stream"):
+        open_stream("kafka:t", "127.0.0.1:1")
 
 
 @pytest.mark.usefixtures("impatient")

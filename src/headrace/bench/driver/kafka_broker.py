@@ -21,7 +21,16 @@ from pathlib import Path
 
 with contextlib.suppress(ImportError):  # an extra; `load_library` says so
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewPartitions,
+        NewTopic,
+        OffsetSpec,
+        ResourceType,
+    )
 
 KAFKA_VERSION = "4.1.0"
 _START_SECONDS = 60.0
@@ -186,6 +195,15 @@ class KafkaBroker:
         self.admin.delete_topics([name])[name].result(_START_SECONDS)
         while name in self.admin.list_topics(timeout=_START_SECONDS).topics:
             time.sleep(0.05)
+
+    def configure_topic(self, name: str, **config: str) -> None:
+        """Change settings of a topic; their names have underscores for dots."""
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(_START_SECONDS)
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic have this many partitions."""

@@ -17,6 +17,7 @@ _MANAGED = {
     "enable.auto.commit": "headrace keeps the offsets itself",
     "enable.partition.eof": "headrace depends on it",
     "auto.offset.reset": "write start='…'; messages that retention has deleted are what on_lost='…' is for",
+    "statistics.interval.ms": "headrace depends on it",
     "plugin.library.paths": "it would load code into every worker",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import time
 from collections.abc import Generator, Mapping
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
@@ -32,11 +33,11 @@ CHUNK_MESSAGES = 1 << 16
 _OFFSET_LOST = -140
 _ALL_BROKERS_DOWN = -187
 _CONSUMER = 1
-_EVENT_ERROR = 0x8
+_EVENT_ERROR, _EVENT_STATISTICS = 0x8, 0x40
 _DESTROY_NOW = 0x8
 _POLL_MILLISECONDS = 50
-_SILENCE_SECONDS = 10.0  # without a message or the end of the partition
-_BROKERS_DOWN_SECONDS = 1.0  # the same, after all connections were lost
+_BROKERS_DOWN_SECONDS = 1.0  # without progress, after all connections were lost
+_STATISTICS_SECONDS = 1.0  # between two reports of the offsets that were fetched
 _MAX_OPEN_PARTITIONS = 16  # of a consumer; each prefetches up to `queued.max.messages.kbytes`
 _DEFAULTS = {
     "enable.partition.eof": "true",
@@ -73,6 +74,8 @@ def load_library() -> ctypes.CDLL:
         "queue_destroy": (None, [c_void_p]),
         "queue_get_main": (c_void_p, [c_void_p]),
         "queue_poll": (c_void_p, [c_void_p, c_int]),
+        "event_type": (c_int, [c_void_p]),
+        "event_stats": (c_char_p, [c_void_p]),
         "event_error": (c_int, [c_void_p]),
         "event_error_string": (c_char_p, [c_void_p]),
         "event_destroy": (None, [c_void_p]),
@@ -113,13 +116,18 @@ class _OpenPartition:
 class TopicConsumer:
     """Reads ranges of offsets of one topic, and prefetches what follows them. For one thread at a time."""
 
-    def __init__(self, topic: str, options: Mapping[str, str]) -> None:
-        """Create a client of librdkafka with these options, which include the brokers; it connects in the background."""
-        self.topic, self._library = topic, load_library()
-        self._client = self._create_client({**_DEFAULTS, **options})
+    def __init__(self, topic: str, options: Mapping[str, str], stall_seconds: float) -> None:
+        """Create a client of librdkafka with these options, which include the brokers; it connects in the background.
+
+        A partition that has made no progress for `stall_seconds`, though it has more messages, is an error.
+        """
+        self.topic, self._library, self._stall_seconds = topic, load_library(), stall_seconds
+        interval = round(1000 * min(_STATISTICS_SECONDS, stall_seconds / 4))
+        self._client = self._create_client({**_DEFAULTS, **options, "statistics.interval.ms": str(max(1, interval))})
         self._topic = self._library.rd_kafka_topic_new(self._client, topic.encode(), None)
         self._events = self._library.rd_kafka_queue_get_main(self._client)
         self._partitions: dict[int, _OpenPartition] = {}
+        self._fetched: dict[int, int] = {}  # the next offset to fetch, by partition: messages that are not delivered count, too
         self._last_error = ""
 
     def _create_client(self, options: Mapping[str, str]) -> int:
@@ -129,7 +137,7 @@ class TopicConsumer:
             if self._library.rd_kafka_conf_set(config, name.encode(), value.encode(), reason, len(reason)):
                 self._library.rd_kafka_conf_destroy(config)
                 raise SourceError(f"option '{name}' of the Kafka client is invalid", detail=reason.value.decode())
-        self._library.rd_kafka_conf_set_events(config, _EVENT_ERROR)
+        self._library.rd_kafka_conf_set_events(config, _EVENT_ERROR | _EVENT_STATISTICS)
         client = self._library.rd_kafka_new(_CONSUMER, config, reason, len(reason))
         if not client:
             self._library.rd_kafka_conf_destroy(config)
@@ -162,6 +170,7 @@ class TopicConsumer:
             opened = _OpenPartition(self._library.rd_kafka_queue_new(self._client), start)
             if self._library.rd_kafka_consume_start_queue(self._topic, partition, start, opened.queue):
                 reason = self._library.rd_kafka_err2str(self._library.rd_kafka_last_error()).decode()
+                self._library.rd_kafka_queue_destroy(opened.queue)
                 raise SourceError(f"partition {partition} of topic '{self.topic}' cannot be read", detail=reason)
         self._partitions[partition] = opened  # the last to be stopped
         return opened
@@ -172,50 +181,68 @@ class TopicConsumer:
         errors, offsets = np.empty(fetched.size, np.int32), np.empty(fetched.size, np.int64)
         gather.read_heads(fetched, errors, offsets)
         is_message = errors == 0
-        is_due = is_message & (offsets < stop)
-        others = fetched[~is_message]
+        messages, offsets_of_messages = fetched[is_message], offsets[is_message]
+        opened.leftover = messages[:0]
         try:
-            for message, error, offset in zip(others, errors[~is_message], offsets[~is_message], strict=True):
+            for message, error, offset in zip(fetched[~is_message], errors[~is_message], offsets[~is_message], strict=True):
                 self._handle_error(partition, opened, int(message), int(error), int(offset))
+        except BaseException:
+            gather.destroy_messages(messages, get_address("message_destroy"))
+            raise
         finally:
-            gather.destroy_messages(others, get_address("message_destroy"))
-        opened.leftover = fetched[is_message & ~is_due]
+            gather.destroy_messages(fetched[~is_message], get_address("message_destroy"))
+        is_due = offsets_of_messages < stop
+        due: Pointers = messages[is_due]
+        opened.leftover = messages[~is_due]
         if opened.leftover.size:
             opened.position = stop
-        elif is_due.any():
-            opened.position = max(opened.position, int(offsets[is_due][-1]) + 1)
-        due: Pointers = fetched[is_due]
+        elif due.size:
+            opened.position = max(opened.position, int(offsets_of_messages[is_due][-1]) + 1)
         return due
 
     def _fetch(self, partition: int, opened: _OpenPartition, stop: int) -> Pointers:
-        """Wait for messages of a partition; raises SourceError if none come and the brokers do not answer."""
+        """Wait for messages of a partition; raises SourceError if it makes no progress.
+
+        A long stretch of aborted messages is progress: nothing of it is delivered, but the offset to fetch next moves.
+        """
         wanted = np.empty(min(CHUNK_MESSAGES, stop - opened.position), np.int64)
-        started_at, patience = time.monotonic(), _SILENCE_SECONDS
+        moved_at, patience, fetched = time.monotonic(), self._stall_seconds, self._fetched.get(partition)
         while True:
             count = self._library.rd_kafka_consume_batch_queue(
                 opened.queue, _POLL_MILLISECONDS, wanted.ctypes.data_as(c_void_p), wanted.size
             )
+            is_down = self._poll_events()
             if count > 0:
+                self._last_error = ""
                 return wanted[:count]
-            if self._poll_error() == _ALL_BROKERS_DOWN:
-                patience = _BROKERS_DOWN_SECONDS
-            if time.monotonic() - started_at > patience:
+            now = time.monotonic()
+            if self._fetched.get(partition) != fetched:
+                moved_at, patience, fetched = now, self._stall_seconds, self._fetched.get(partition)
+            elif is_down:
+                patience = min(patience, _BROKERS_DOWN_SECONDS)
+            if now - moved_at > patience:
                 raise SourceError(
                     f"partition {partition} of topic '{self.topic}' does not answer",
-                    detail=self._last_error or f"nothing for {patience:.0f} s from offset {opened.position}",
-                    hint="start the brokers again, or wait for them; the stream goes on where it stopped",
+                    detail=self._last_error or f"nothing for {patience:g} s from offset {opened.position}",
+                    hint="start the brokers again, or wait for them; the stream goes on where it stopped. If they are slow, "
+                    "raise stall_timeout",
                 )
 
-    def _poll_error(self) -> int:
-        """Return the code of the next error of the client, 0 if there is none."""
-        event = self._library.rd_kafka_queue_poll(self._events, 0)
-        if not event:
-            return 0
-        code = int(self._library.rd_kafka_event_error(event))
-        if code:
-            self._last_error = (self._library.rd_kafka_event_error_string(event) or b"").decode("utf-8", "replace")
-        self._library.rd_kafka_event_destroy(event)
-        return code
+    def _poll_events(self) -> bool:
+        """Take the errors and reports of the client that wait; return whether one of them is that all brokers are down."""
+        is_down = False
+        while event := self._library.rd_kafka_queue_poll(self._events, 0):
+            if self._library.rd_kafka_event_type(event) == _EVENT_STATISTICS:
+                self._record_statistics(json.loads(self._library.rd_kafka_event_stats(event)))
+            elif code := int(self._library.rd_kafka_event_error(event)):
+                self._last_error = (self._library.rd_kafka_event_error_string(event) or b"").decode("utf-8", "replace")
+                is_down |= code == _ALL_BROKERS_DOWN
+            self._library.rd_kafka_event_destroy(event)
+        return is_down
+
+    def _record_statistics(self, report: Mapping[str, Any]) -> None:
+        partitions = report.get("topics", {}).get(self.topic, {}).get("partitions", {})
+        self._fetched |= {int(number): state["next_offset"] for number, state in partitions.items()}
 
     def _handle_error(self, partition: int, opened: _OpenPartition, message: int, error: int, offset: int) -> None:
         """Take the end of a partition as progress; raise SourceError for anything else."""

@@ -1,24 +1,21 @@
-"""Ranges of offsets to rows, in workers: librdkafka reads messages by pointer, the format of the stream decodes them in chunks.
-
-Consumers are kept by process: one that has read a range prefetches what follows it, which is usually the next range it reads.
-"""
+"""Ranges of offsets to rows, in workers: librdkafka reads messages by pointer, the format of a stream decodes chunks of them."""
 
 from __future__ import annotations
 
 import functools
 import json
-import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.connectors.kafka.client_options import resolve_options
+from headrace.connectors.kafka.consumer_pool import get_pool
 from headrace.connectors.kafka.librdkafka import Pointers, TopicConsumer, get_address, read_headers
+from headrace.connectors.kafka.rejected import REJECTED_SCHEMA
 from headrace.connectors.message_formats import make_message_format
 from headrace.connectors.message_formats.kernels import PADDING_BYTES
 from headrace.connectors.messages import DecodedMessages, MessageFormat, Messages
@@ -29,32 +26,13 @@ from headrace.model.types import TIMESTAMP, Field, Schema
 
 METADATA = ("key", "headers", "timestamp", "partition", "offset")
 _PAYLOAD, _KEY = (32, 24), (48, 40)  # where a message has the size and the address of a text
-_IDLE_SECONDS = 60.0  # after which a consumer is closed: its stream was dropped, or is read by other workers
-_PoolKey = tuple[int, str, str, str]  # process, options of the client, topic, id of the topic
-_idle_consumers: dict[_PoolKey, list[tuple[float, TopicConsumer]]] = {}
 
 
-@contextmanager
-def _borrow_consumer(wanted: Range) -> Iterator[TopicConsumer]:
-    """Borrow a consumer of this process, or create one; one that failed is closed. A fork never uses its parent's consumers."""
-    client = str(wanted.options["client"])
-    pool = _idle_consumers.setdefault((os.getpid(), client, wanted.path, str(wanted.options["topic_id"])), [])
-    consumer = pool.pop()[1] if pool else TopicConsumer(wanted.path, resolve_options(json.loads(client)))
-    try:
-        yield consumer
-    except BaseException:
-        consumer.close()
-        raise
-    now = time.monotonic()
-    pool.append((now, consumer))
-    close_consumers(now - _IDLE_SECONDS)
-
-
-def close_consumers(used_before: float = math.inf) -> None:
-    """Close the idle consumers of this process that were last used before a time of the monotonic clock."""
-    for key, pool in list(_idle_consumers.items()):
-        while key[0] == os.getpid() and pool and pool[0][0] < used_before:
-            pool.pop(0)[1].close()
+def _borrow_consumer(wanted: Range) -> AbstractContextManager[TopicConsumer]:
+    """Borrow a consumer of this process, or create one."""
+    client, stall_seconds = str(wanted.options["client"]), float(wanted.options["stall_seconds"])
+    key = (client, str(stall_seconds), wanted.path, str(wanted.options["topic_id"]))
+    return get_pool().borrow(key, lambda: TopicConsumer(wanted.path, resolve_options(json.loads(client)), stall_seconds))
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,8 +45,18 @@ def name_metadata(options: Mapping[str, object]) -> dict[str, str]:
     return {str(options[f"column.{kind}"]).lower(): kind for kind in METADATA}
 
 
-def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[int, str, str]]]:
-    """Return the rows of a range with these columns, and the messages that are none: offset, reason, and text of each."""
+@dataclass(frozen=True, slots=True)
+class RangeContent:
+    """The rows of a range, the messages that are none, as `REJECTED_SCHEMA`, and how many messages and bytes of values it has."""
+
+    rows: pa.Table
+    rejected: pa.Table
+    messages: int
+    bytes: int
+
+
+def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> RangeContent:
+    """Return the content of a range, with the values of these columns."""
     kinds = name_metadata(wanted.options)
     values = Schema(tuple(field for field in schema if field.name.lower() not in kinds))
     fields = [field for name in columns if (field := schema.find(name)) is not None]
@@ -76,7 +64,9 @@ def read_messages(wanted: Range, schema: Schema, columns: Sequence[str]) -> tupl
     partition = int(wanted.options["partition"])
     with _borrow_consumer(wanted) as consumer, closing(consumer.read(partition, wanted.start, wanted.stop)) as chunks:
         tables = [reader.read_chunk(pointers) for pointers in chunks if pointers.size]
-    return pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables]), reader.rejected
+    rows = pa.concat_tables([pa.schema([(field.name, field.type) for field in fields]).empty_table(), *tables])
+    rejected = pa.concat_tables([REJECTED_SCHEMA.empty_table(), *reader.rejected])
+    return RangeContent(rows, rejected, reader.messages, reader.bytes)
 
 
 class _RangeReader:
@@ -87,15 +77,17 @@ class _RangeReader:
         self._wanted, self._fields, self._kinds = wanted, fields, kinds
         self._columns = [field for field in fields if field.name.lower() not in kinds]
         self._format = _make_format(str(options["format"]), values, str(options["format_options"])) if len(values) else None
-        self.rejected: list[tuple[int, str, str]] = []
+        self.rejected: list[pa.Table] = []
+        self.messages = self.bytes = 0
 
     def read_chunk(self, pointers: Pointers) -> pa.Table:
         """Return the rows of some messages."""
         messages = _gather_texts(pointers, _PAYLOAD)
         count = len(messages)
+        self.messages, self.bytes = self.messages + count, self.bytes + int(messages.offsets[-1])
         decoded = DecodedMessages(pa.table({})) if self._format is None else self._format.decode(messages, self._columns)
         if len(decoded.rejected):
-            self._reject(pointers, messages, decoded)
+            self._reject(pointers, decoded)
         columns = {name: decoded.table.column(name) for name in decoded.table.column_names}
         for field in self._fields:
             kind = self._kinds.get(field.name.lower())
@@ -105,22 +97,30 @@ class _RangeReader:
         arrays = [columns[field.name].cast(field.type) for field in self._fields]
         return pa.table(arrays, schema=pa.schema([(field.name, field.type) for field in self._fields]))
 
-    def _reject(self, pointers: Pointers, messages: Messages, decoded: DecodedMessages) -> None:
-        """Record messages that are no rows; raises SourceError if the policy is to fail."""
-        offsets = _read_offsets(pointers)
-        for index, reason in zip(decoded.rejected, decoded.reasons, strict=True):
-            text = messages.data[messages.offsets[index] : messages.offsets[index + 1]].tobytes().decode("utf-8", "replace")
-            if self._wanted.options["on_error"] == "fail":
-                place = (
-                    f"message {offsets[index]} of partition {self._wanted.options['partition']} of topic '{self._wanted.path}'"
-                )
-                raise SourceError(
-                    f"{place} is no row of stream '{self._wanted.stream}'",
-                    stream=self._wanted.stream,
-                    detail=f"{reason}: {text[:200]}",
-                    hint="declare the stream with on_error='skip_row', which counts such messages and leaves them out",
-                )
-            self.rejected.append((int(offsets[index]), reason, text))
+    def _reject(self, pointers: Pointers, decoded: DecodedMessages) -> None:
+        """Keep messages that are no rows; raises SourceError if the policy is to fail."""
+        wanted, bad = self._wanted, pointers[decoded.rejected]
+        offsets, values = _read_offsets(bad), _make_binary_column(_gather_texts(bad, _PAYLOAD))
+        if wanted.options["on_error"] == "fail":
+            place = f"message {offsets[0]} of partition {wanted.options['partition']} of topic '{wanted.path}'"
+            text = (values[0].as_py() or b"")[:200].decode("utf-8", "replace")
+            raise SourceError(
+                f"{place} is no row of stream '{wanted.stream}'",
+                stream=wanted.stream,
+                detail=f"{decoded.reasons[0]}: {text}",
+                hint="declare the stream with on_error='skip_row', which counts such messages and leaves them out",
+            )
+        columns = [
+            pa.array([wanted.path] * bad.size, pa.string()),
+            _make_partition_column(wanted, bad),
+            pa.array(offsets),
+            _make_timestamp_column(wanted, bad),
+            pa.array(list(decoded.reasons), pa.string()),
+            _make_binary_column(_gather_texts(bad, _KEY)),
+            [[{"name": name, "value": value} for name, value in read_headers(int(message))] for message in bad],
+            values,
+        ]
+        self.rejected.append(pa.table(columns, schema=REJECTED_SCHEMA))
 
 
 def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
@@ -132,6 +132,12 @@ def _gather_texts(pointers: Pointers, place: tuple[int, int]) -> Messages:
     return Messages(ends, data, absent if count else None)
 
 
+def _make_binary_column(texts: Messages) -> pa.Array:
+    valid = None if texts.absent is None else pa.array(~texts.absent).buffers()[1]
+    buffers = [valid, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(texts), buffers)
+
+
 def _read_offsets(pointers: Pointers) -> npt.NDArray[np.int64]:
     errors, offsets = np.empty(pointers.size, np.int32), np.empty(pointers.size, np.int64)
     gather.read_heads(pointers, errors, offsets)
@@ -140,10 +146,7 @@ def _read_offsets(pointers: Pointers) -> npt.NDArray[np.int64]:
 
 def _make_key_column(_: Range, pointers: Pointers) -> pa.Array:
     """Return the keys as text; a key that is not UTF-8 has replacement characters."""
-    keys = _gather_texts(pointers, _KEY)
-    valid = None if keys.absent is None else pa.array(~keys.absent).buffers()[1]
-    buffers = [valid, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
-    binary = pa.Array.from_buffers(pa.large_binary(), len(keys), buffers)
+    binary = _make_binary_column(_gather_texts(pointers, _KEY))
     try:
         return binary.cast(pa.large_string()).cast(pa.string())
     except pa.ArrowInvalid:

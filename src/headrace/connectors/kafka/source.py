@@ -19,13 +19,15 @@ import pyarrow as pa
 from headrace.connectors.control_channel import ControlChannel
 from headrace.connectors.formats import to_utc
 from headrace.connectors.kafka.client_options import ClientOptions, check_options, resolve_options
+from headrace.connectors.kafka.consumer_pool import get_pool
 from headrace.connectors.kafka.control import TopicControl, make_unreachable_error
 from headrace.connectors.kafka.librdkafka import load_library
-from headrace.connectors.kafka.reader import METADATA, close_consumers
+from headrace.connectors.kafka.reader import METADATA
 from headrace.connectors.message_formats import make_message_format
-from headrace.connectors.skipped_rows import parse_dead_letter
+from headrace.connectors.skipped_rows import is_letter_topic, parse_dead_letter
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError, SourceError
+from headrace.model.time import parse_duration
 from headrace.model.types import TIMESTAMP, Schema, type_name
 from headrace.storage.documents import get_document, put_document
 from headrace.storage.store import Store
@@ -34,6 +36,7 @@ StartPosition = str | datetime | Mapping[int, int]
 
 _TOPIC_FILE = "topic.json"
 _ATTACH_SECONDS = 8.0
+_UNKNOWN_MESSAGE_BYTES = float(1 << 20)  # what brokers accept by default
 _TYPES = {"key": pa.string(), "headers": pa.string(), "timestamp": TIMESTAMP, "partition": pa.int32(), "offset": pa.int64()}
 _LOST_HINT = "raise the retention of the topic, or drop the stream and create it again; on_lost='skip' goes on without them"
 _RECREATED_HINT = "drop the stream and create it again, which reads the new topic from its start"
@@ -61,6 +64,8 @@ class KafkaSource:
         offset: str = "_offset",
         options: ClientOptions | None = None,
         max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        stall_timeout: str = "10 seconds",
         on_error: str = "fail",
         dead_letter: str | None = None,
         on_lost: str = "fail",
@@ -79,8 +84,11 @@ class KafkaSource:
         - `options`: settings of librdkafka, such as {"security.protocol": "SASL_SSL", "sasl.password": "env:KAFKA_PASSWORD"}. A
           secret must be a reference: env:NAME or file:PATH, which is resolved in the driver and in each worker.
         - `max_rows_per_batch`: the most messages of a micro-batch, shared fairly by the partitions.
+        - `max_bytes_per_batch`: about how many bytes the values of a micro-batch have at most, by the mean of recent messages;
+          the first micro-batch of a session takes messages to be of 1 MiB.
+        - `stall_timeout`: after how long without any progress a partition is an error, and tried again; slow storage needs more.
         - `on_error`: "fail" degrades the stream at a message that does not fit the schema, "skip_row" counts it, and goes on.
-        - `dead_letter`: with "skip_row", where such messages are written: "jsonl:DIR".
+        - `dead_letter`: with "skip_row", where such messages are kept: "jsonl:DIR", or "kafka:TOPIC" of the same brokers.
         - `on_lost`: what to do if messages were deleted before they were read: "fail" degrades the stream, "skip" counts them.
         - `group`: a consumer group to which read offsets are committed for monitoring tools. Nothing reads them.
 
@@ -91,31 +99,33 @@ class KafkaSource:
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         _check_choice("on_error", on_error, ("fail", "skip_row"))
         _check_choice("on_lost", on_lost, ("fail", "skip"))
-        if max_rows_per_batch is not None and max_rows_per_batch < 1:
-            raise SchemaError(f"max_rows_per_batch is {max_rows_per_batch}, but must be positive")
+        limits = {"max_rows_per_batch": max_rows_per_batch, "max_bytes_per_batch": max_bytes_per_batch}
+        for name, limit in limits.items():
+            if limit is not None and limit < 1:
+                raise SchemaError(f"{name} is {limit}, but must be positive")
         metadata = dict(zip(METADATA, (key, headers, timestamp, partition, offset), strict=True))
         _check_metadata(self.schema, metadata)
-        self._metadata = metadata
-        self._format, self._format_options = format, dict(format_options or {})
+        settings = dict(format_options or {})
         names = {name.lower() for name in metadata.values()}
         values = Schema(tuple(field for field in self.schema if field.name.lower() not in names))
         if len(values):
-            make_message_format(format, values, self._format_options)
-        self._max_rows, self._on_lost, self._group = max_rows_per_batch, on_lost, group
+            make_message_format(format, values, settings)
+        self._max_rows, self._max_bytes, self._on_lost, self._group = max_rows_per_batch, max_bytes_per_batch, on_lost, group
+        self._message_bytes: float | None = None  # the mean of recent messages
         self._client: dict[str, Option] = {**check_options(options or {}), "bootstrap.servers": brokers}
         self._range_options: dict[str, Option] = {
             **{f"column.{kind}": name for kind, name in metadata.items()},
             "client": json.dumps(self._client, sort_keys=True),
             "format": format,
-            "format_options": json.dumps({**self._format_options, "on_error": on_error}, sort_keys=True),
+            "format_options": json.dumps({**settings, "on_error": on_error}, sort_keys=True),
             "on_error": on_error,
-            "dead_letter": parse_dead_letter(dead_letter, on_error),
+            "stall_seconds": _parse_stall_timeout(stall_timeout),
+            "dead_letter": _parse_dead_letter(dead_letter, on_error, topic),
         }
         self._channel = ControlChannel(self._connect, partial(make_unreachable_error, topic))
         self._commits = ControlChannel(self._connect, partial(make_unreachable_error, topic))  # they may be slow: apart
         self._stream, self._store = "", None  # type: tuple[str, Store | None]
         self._known: dict[str, Any] = {}  # the topic as it was when the stream was created: its id, and where to start
-        self._lost: dict[int, int] = {}
         self._unreported: dict[int, int] = {}  # offsets that the group does not have yet
 
     def attach(self, stream: str, store: Store) -> None:
@@ -129,11 +139,15 @@ class KafkaSource:
         """See `Source`; the position is {"offsets": next offset by partition, "lost": messages that were deleted unread}."""
         starts, newest, lost = self._read_progress(position)
         limit = limit_rows if self._max_rows is None else min(limit_rows, self._max_rows)
+        limit = (
+            limit
+            if self._max_bytes is None
+            else min(limit, int(self._max_bytes / (self._message_bytes or _UNKNOWN_MESSAGE_BYTES)))
+        )
         taken = share_rows({p: newest[p] - start for p, start in starts.items()}, max(1, limit))
         after = {p: start + taken[p] for p, start in starts.items()}
         if position is not None and after == _parse_offsets(position):
             return [], position
-        self._lost = lost
         ranges = [item for p, start in starts.items() for item in self._split_ranges(p, start, after[p])]
         return ranges, {"offsets": _name_partitions(after), **({"lost": _name_partitions(lost)} if lost else {})}
 
@@ -167,6 +181,11 @@ class KafkaSource:
             self._unreported = {p: min(o.get(p, start) for o in offsets) for p, start in offsets[0].items()}
             self._report_offsets()
 
+    def record_message_sizes(self, messages: int, size: int) -> None:
+        """See `Source`; a greater mean size counts at once, a smaller one by half."""
+        mean, earlier = max(1.0, size / messages), self._message_bytes or 0.0
+        self._message_bytes = mean if mean > earlier else (mean + earlier) / 2
+
     def _report_offsets(self) -> None:
         """Commit offsets to the group, unless an earlier commit has no answer yet. A failure changes nothing but figures."""
         if self._unreported:
@@ -174,24 +193,26 @@ class KafkaSource:
                 if self._commits.post_request("commit", group=self._group, offsets=self._unreported):
                     self._unreported = {}
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        """What retention has deleted before it was read, by partition; only with on_lost='skip'."""
-        return {f"{self._topic}/{p}": f"{count:,} messages were deleted before they were read" for p, count in self._lost.items()}
+    def count_lost(self, position: Position) -> dict[int, int]:
+        """See `Source`: what retention has deleted, which is an error without on_lost='skip'."""
+        return {} if position is None else _parse_partitions(position.get("lost", {}))
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; brokers may move, and the policies of errors and rates may change."""
-        start = self._start if isinstance(self._start, str) else _name_partitions(self._start)
-        what = {"kind": "kafka", "topic": self._topic, "format": self._format, "format_options": self._format_options}
-        return {**what, "start": start, **self._metadata}
+        """See `Source`: the topic whose offsets are stored; brokers, registry, writer schema, start and policies may change."""
+        return {"kind": "kafka", "topic": self._topic}
+
+    @property
+    def client_options(self) -> dict[str, Option]:
+        """The settings of the client with the brokers, for dead letters; secrets are references."""
+        return dict(self._client)
 
     def detach(self) -> None:
         """See `Source`."""
-        self._stream, self._store, self._lost = "", None, {}
+        self._stream, self._store = "", None
 
     def close(self) -> None:
         """Close the connections, and the idle consumers of this process: a session in this process has read with them."""
-        close_consumers()
+        get_pool().close_idle()
         self._channel.close()
         self._commits.close()
 
@@ -236,7 +257,7 @@ class KafkaSource:
             assert silence is not None
             raise silence
         starts, newest = self._starts_of(position, status), dict(status["newest"])
-        lost = {} if position is None else {int(p): count for p, count in position.get("lost", {}).items()}
+        lost = self.count_lost(position)
         self._check_topic(starts, status)
         for p, start in starts.items():
             gone = status["oldest"][p] - start
@@ -309,6 +330,24 @@ def _check_start(start: StartPosition) -> str | dict[int, int]:
         raise SchemaError(f"invalid start '{start}'", hint=hint) from error
 
 
+def _parse_stall_timeout(text: str) -> float:
+    seconds = parse_duration(text) / 1e6
+    if seconds < 1:
+        raise SchemaError(f"stall_timeout is '{text}', which is less than a second")
+    return seconds
+
+
+def _parse_dead_letter(target: str | None, on_error: str, topic: str) -> str:
+    """Return kafka:TOPIC, or the path of a folder; an empty text without dead letters."""
+    if target is None or not is_letter_topic(target):
+        return parse_dead_letter(target, on_error)
+    if on_error != "skip_row":
+        raise SchemaError(f"dead_letter needs on_error='skip_row', but on_error is '{on_error}'")
+    if target.partition(":")[2].strip() in {"", topic}:
+        raise SchemaError(f"invalid dead_letter '{target}'", hint="write kafka:TOPIC, with another topic than that of the stream")
+    return target
+
+
 def _check_metadata(schema: Schema, names: Mapping[str, str]) -> None:
     for kind, name in names.items():
         field = schema.find(name)
@@ -326,5 +365,9 @@ def _name_partitions(numbers: Mapping[int, int]) -> dict[str, int]:
     return {str(p): number for p, number in numbers.items()}
 
 
+def _parse_partitions(numbers: Mapping[str, int]) -> dict[int, int]:
+    return {int(p): int(number) for p, number in numbers.items()}
+
+
 def _parse_offsets(position: Position) -> dict[int, int]:
-    return {int(p): int(offset) for p, offset in position["offsets"].items()}
+    return _parse_partitions(position["offsets"])

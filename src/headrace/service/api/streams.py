@@ -75,8 +75,9 @@ class StreamInfo(BaseModel):
     ahead: int = Field(description="Rows skipped because their event time is too far in the future.")
     late: dict[str, int] = Field(description="Late rows of each query that missed some, by query name.")
     skipped: dict[str, str] = Field(description="Skipped files, with the reason.")
-    skipped_rows: int = Field(description="Skipped lines of files, which do not fit the columns.")
-    skipped_samples: list[SkippedRowInfo] = Field(description="The newest of the skipped lines.")
+    skipped_rows: int = Field(description="Skipped lines of files and messages, which do not fit the columns.")
+    skipped_samples: list[SkippedRowInfo] = Field(description="The newest of the skipped lines and messages.")
+    lost: dict[int, int] = Field(description="Messages that were deleted before they were read, by partition.")
     status: Literal["ok", "degraded", "detached"] = Field(
         description="`degraded` if the source cannot be read now, `detached` if it is missing after a restart; it is tried again."
     )
@@ -143,6 +144,7 @@ def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> Str
         skipped=report["skipped"],
         skipped_rows=report["skipped_rows"],
         skipped_samples=[SkippedRowInfo(**row) for row in report["skipped_samples"]],
+        lost=report["lost"],
         status=report["status"],
         error=report["error"] or host.declared_streams.get_error(name),
         latest=_format_time(max_time),

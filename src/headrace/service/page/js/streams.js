@@ -86,8 +86,11 @@ function update({ pace, facts }, stream) {
   if (late) parts.push(format.several(late, "late row", "late rows"));
   if (stream.untimed) parts.push(`${format.count(stream.untimed)} without event time`);
   const skipped = Object.keys(stream.skipped ?? {}).length;
-  if (skipped) parts.push(`${format.count(skipped)} files skipped`);
-  if (stream.skipped_rows) parts.push(format.several(stream.skipped_rows, "line skipped", "lines skipped"));
+  if (skipped) parts.push(format.several(skipped, "file skipped", "files skipped"));
+  const unit = stream.source?.kind === "kafka" ? "message" : "line";
+  if (stream.skipped_rows) parts.push(format.several(stream.skipped_rows, `${unit} skipped`, `${unit}s skipped`));
+  const lost = Object.values(stream.lost ?? {}).reduce((sum, number) => sum + number, 0);
+  if (lost) parts.push(format.several(lost, "message lost", "messages lost"));
   if (stream.lag_rows) parts.push(format.several(stream.lag_rows, "row not read yet", "rows not read yet"));
   const status = stream.status ?? "ok";
   if (status !== "ok") parts.unshift(status);
