@@ -33,7 +33,7 @@ from headrace.service.host import ServiceHost
 from headrace.service.placeholder import serve_placeholder
 from headrace.service.server import Server, load_tls_context
 from headrace.session import ROWS_PER_BATCH, Session
-from headrace.storage.locations import is_url, parse_location
+from headrace.storage.locations import is_url, parse_local_path, parse_location
 
 _DEMO_QUERIES = 6
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -77,12 +77,12 @@ def command(
         ),
     ] = None,
     allowed_roots: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--allow-root", metavar="DIR", help="Let requests declare streams over files below DIR; repeatable."),
     ] = None,
     reports: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
-    ] = Path("bench-out"),
+        str, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
+    ] = "bench-out",
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,6 +118,8 @@ def command(
     spark = (SparkOptions() if session_file is None else session_file.spark).override(master, conf, exchange).to_arguments()
     chosen_partitions = parse_partitions_option(partitions)
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
+    report_folder = parse_local_path(reports, "--reports")
+    roots = [parse_local_path(root, "--allow-root") for root in allowed_roots or ()]
     console = Console(stderr=True)
     configure(log_format, log_level)
     backend.check_available()
@@ -159,10 +161,10 @@ def command(
                     accepted_tokens,
                     service_limits,
                     interval=interval,
-                    reports=reports.expanduser(),
+                    reports=report_folder,
                     origins=allowed_origins,
                     allowed_hosts=allowed_hosts or (),
-                    allowed_roots=[root.expanduser() for root in allowed_roots or ()],
+                    allowed_roots=roots,
                 )
                 for entry, error in detached:
                     service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))

@@ -16,6 +16,7 @@ import pytest
 
 from headrace.errors import OwnershipLostError
 from headrace.session import Session
+from headrace.storage.locations import open_store
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -66,6 +67,17 @@ def test_out_writes_results_and_a_checkpoint(headrace, session_file, tmp_path):
     again = headrace("run", session_file(), "--once", "--json", "--out", out, *LOCAL).document
     assert again == first
     assert len(read_rows(out / "total")) == 4
+
+
+def test_out_in_an_object_store_has_results_and_checkpoint_there(headrace, session_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document = headrace("run", session_file(), "--once", "--json", "--out", "memory://run-out/x", *LOCAL).document
+    assert document["queries"]["total"]["path"] == "memory://run-out/x/total"
+    assert document["checkpoint"] == "memory://run-out/x/.checkpoint"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "session.toml"]
+    assert list(open_store("memory://run-out/x/total").list(""))
+    refused = headrace("run", session_file(), "--once", "--out", "hdfs://nn/out", *LOCAL)
+    assert (refused.code, "--out 'hdfs://nn/out' has the unsupported scheme" in refused.err) == (1, True)
 
 
 def test_file_sinks_keep_a_checkpoint_beside_the_session_file(headrace, session_file, tmp_path):
