@@ -394,9 +394,15 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
     """Run the session, as a standby again whenever another process has taken its checkpoint over; return the outcome."""
     console = progress_console(as_json=settings.as_json)
     while True:
-        outcome, error = _run_until_error(settings, console)
-        if not settings.standby or not isinstance(error, OwnershipLostError):
-            return outcome
+        try:
+            outcome, error = _run_until_error(settings, console)
+        except OwnershipLostError as lost:  # before the first micro-batch
+            if not settings.standby:
+                raise
+            show_error(lost)
+        else:
+            if not settings.standby or not isinstance(error, OwnershipLostError):
+                return outcome
         console.print("waiting as a standby …", style="dim")
 
 

@@ -357,17 +357,18 @@ def test_a_killed_run_resumes_without_loss_or_duplicates(headrace, tmp_path):
     assert result.document["batches"] == expected["batches"]
 
 
-def test_a_standby_waits_again_after_it_has_lost_its_checkpoint(headrace, session_file, monkeypatch):
-    """Another process takes the checkpoint over in the first batch; without --standby that is the end."""
-    runs, advance = [], Session.advance
+@pytest.mark.parametrize("step", ["create_stream", "add", "advance"])
+def test_a_standby_waits_again_after_it_has_lost_its_checkpoint(headrace, session_file, monkeypatch, step):
+    """Another process takes the checkpoint over at the first call of a step; without --standby that is the end."""
+    runs, run_step = [], getattr(Session, step)
 
-    def lose_first(session, **options):
+    def lose_first(session, *arguments, **options):
         runs.append(session)
         if len(runs) == 1:
             raise OwnershipLostError("this session no longer owns the checkpoint", detail="process 7 on host 'other'")
-        return advance(session, **options)
+        return run_step(session, *arguments, **options)
 
-    monkeypatch.setattr(Session, "advance", lose_first)
+    monkeypatch.setattr(Session, step, lose_first)
     result = headrace("run", session_file(), "--once", "--backend", "local")
     assert (result.code, "process 7 on host 'other'" in result.err) == (1, True)
     runs.clear()
