@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from headrace.backends.spark import pipeline
-from headrace.backends.spark.cluster import WorkerReport, explain_failure, pickle_by_value, probe_checkpoint
+from headrace.backends.spark.cluster import WorkerReport, explain_failure, pickle_by_value, probe_places, probe_workers
 from headrace.backends.spark.job_errors import make_job_error
 from headrace.backends.spark.worker_probe import run_probe_on_batches
 from headrace.connectors import Range
+from headrace.connectors.worker_places import WorkerPlace
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError
@@ -46,6 +47,7 @@ class ConnectBackend:
         """Use a Spark Connect session. `exchange` is as for `SparkBackend`, but "auto" is the shuffle."""
         self._spark, self._exchange = spark, exchange
         self._parallelism = self._find_parallelism()
+        self._probe_job: BatchJob | None = None
 
     def _find_parallelism(self) -> int:
         """Return the number of partitions that Spark gives to a range: its default parallelism, which only the server knows."""
@@ -106,16 +108,24 @@ class ConnectBackend:
             timer.cancel()
             self._spark.removeTag(tag)
 
-    def probe(self, job: BatchJob) -> None:
+    def probe(self, job: BatchJob, list_places: Callable[[], list[WorkerPlace]] = list) -> None:
         """Check that workers can run the micro-batches of a checkpoint; raises SessionError with those that cannot.
 
-        The client of Spark Connect knows no executors: the probe has as many tasks as run at the same time.
+        `list_places` returns the places that workers use. The client of Spark Connect knows no executors: the probe has as many
+        tasks as run at the same time.
         """
         if self._exchange == "files" and not isinstance(job.store, PosixStore):
             raise SessionError("exchange 'files' needs a checkpoint in a folder")
-        probe_checkpoint(job, self._run_probe)
+        self._probe_job = job
+        probe_workers(job, self._run_probe)
+        self.probe_places(list_places())
 
-    def _run_probe(self, request: Mapping[str, Any]) -> list[WorkerReport]:
+    def probe_places(self, places: Sequence[WorkerPlace]) -> None:
+        """Raise SessionError if a worker cannot use a folder or URL."""
+        if self._probe_job is not None and places:
+            probe_places(self._probe_job, places, self._run_probe)
+
+    def _run_probe(self, request: Mapping[str, Any]) -> tuple[list[WorkerReport], int]:
         numbers = self._spark.range(0, self._parallelism, 1, self._parallelism)
         try:
             with pickle_by_value():
@@ -124,7 +134,7 @@ class ConnectBackend:
         except PySparkException as error:
             raise explain_failure(str(error)) from error
         reports = (WorkerReport(**pickle.loads(row)) for row in rows)
-        return list({(report.host, report.process): report for report in reports}.values())
+        return list({(report.host, report.process): report for report in reports}.values()), 0
 
     def close(self) -> None:
         """Do nothing: the Spark Connect session belongs to its owner."""
