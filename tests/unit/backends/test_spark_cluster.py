@@ -89,6 +89,29 @@ def test_a_spark_that_has_run_for_a_while_has_its_executors(monkeypatch):
     assert context.wait() == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "tasks"),
+    [
+        ({}, 2),
+        ({"spark_dynamicAllocation_maxExecutors": "8"}, 2),  # it is not enabled
+        ({"spark_dynamicAllocation_enabled": "true", "spark_dynamicAllocation_maxExecutors": "8"}, 8),
+        (
+            {
+                "spark_dynamicAllocation_enabled": "true",
+                "spark_dynamicAllocation_maxExecutors": "8",
+                "spark_executor_cores": "4",
+                "spark_task_cpus": "2",
+            },
+            16,
+        ),
+        ({"spark_dynamicAllocation_enabled": "true", "spark_executor_cores": "4"}, 1024),  # Spark has no limit
+    ],
+)
+def test_dynamic_allocation_could_run_more_tasks(monkeypatch, settings, tasks):
+    context = StubContext(monkeypatch, [0.0, 0.0], **settings)
+    assert cluster.count_allocatable_slots(context, context.defaultParallelism) == tasks
+
+
 def test_a_cluster_without_executors_is_an_error(monkeypatch):
     with pytest.raises(
         SessionError, match=r"no executor of 'spark://host:7077' registered within 30 seconds\nhint: see the page"

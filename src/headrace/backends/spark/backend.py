@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 
 from headrace.backends.spark import pipeline
 from headrace.backends.spark.cluster import (
+    count_allocatable_slots,
     count_executors,
     import_in_workers,
     list_executors,
@@ -93,6 +94,17 @@ class SparkBackend:
         if not self._is_closed:
             self._parallelism = int(self._spark.sparkContext.defaultParallelism)
         return self._parallelism
+
+    @property
+    def max_map_tasks(self) -> int:
+        """The number of tasks that the executors of dynamic allocation could run at most; without it, the parallelism.
+
+        Spark asks for executors for tasks that wait, so that a batch of as many tasks as there are cores never gets more.
+        """
+        parallelism = self.parallelism
+        return (
+            parallelism if self._is_local or self._is_closed else count_allocatable_slots(self._spark.sparkContext, parallelism)
+        )
 
     @property
     def exchange(self) -> str:

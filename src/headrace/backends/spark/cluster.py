@@ -42,6 +42,7 @@ _WAIT_SECONDS = 30.0  # for the first executor, as Spark's spark.scheduler.maxRe
 _SETTLE_SECONDS = 2.0  # without another executor, after which those of the start are complete
 _POLL_SECONDS = 0.05
 _MAX_ROUNDS = 3
+_MAX_MAP_TASKS = 1024  # each is some milliseconds of the driver, and a shuffle block for each partition
 _REPEATED_SECONDS = 0.2
 _MAX_TASKS_PER_EXECUTOR = 16
 
@@ -49,6 +50,21 @@ _MAX_TASKS_PER_EXECUTOR = 16
 def count_executors(context: SparkContext) -> int:
     """Return the number of registered executors."""
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  the driver counts, too
+
+
+def count_allocatable_slots(context: SparkContext, parallelism: int) -> int:
+    """Return how many tasks could run at a time if dynamic allocation started all executors that it may, up to a bound.
+
+    Without dynamic allocation it is the parallelism. An executor of a standalone cluster has all cores of its worker unless
+    spark.executor.cores is set; it counts with those of the present ones.
+    """
+    conf = context.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return parallelism
+    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(_MAX_MAP_TASKS)))
+    cores = int(conf.get("spark.executor.cores", "0")) or parallelism // max(1, count_executors(context))
+    slots = most * max(1, cores // int(conf.get("spark.task.cpus", "1")))
+    return max(parallelism, min(slots, _MAX_MAP_TASKS))
 
 
 def list_executors(context: SparkContext) -> frozenset[str]:
@@ -128,7 +144,7 @@ def probe_workers(job: BatchJob, run_requests: RunRequests) -> int:
     key = make_attempt_key("shuffle", "probe", ".nonce")
     store.put(key, [nonce], sync=False)
     try:
-        reports, missing = run_requests(_make_request(job, key, nonce, _PACKAGES))
+        reports, missing = run_requests(make_request(job, key, nonce, _PACKAGES))
         problems = _find_problems(store, nonce, reports)
     finally:
         for name in store.list("shuffle"):
@@ -147,7 +163,7 @@ def probe_places(job: BatchJob, places: Sequence[WorkerPlace], run_requests: Run
     with use_storage_options(job.storage_options), leave_files(places) as paths:
         if not paths:
             return 0
-        request = _make_request(job, packages=("headrace",), paths=pickle.dumps(paths))
+        request = make_request(job, packages=("headrace",), paths=pickle.dumps(paths))
         reports, missing = run_requests(request)
         problems: dict[WorkerPlace, list[str]] = defaultdict(list)
         for report in reports:
@@ -166,9 +182,10 @@ def probe_places(job: BatchJob, places: Sequence[WorkerPlace], run_requests: Run
     return missing
 
 
-def _make_request(
+def make_request(
     job: BatchJob, key: str = "", nonce: bytes = b"", packages: Sequence[str] = (), paths: bytes = b""
 ) -> dict[str, Any]:
+    """Return the request of a probe: packages to import, and the nonce in the checkpoint and the places to use, if there are."""
     return {"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": packages, "paths": paths, "seconds": 0.0}
 
 
