@@ -86,6 +86,11 @@ def measure_parallelism(backend: Backend) -> int:
     return backend.parallelism
 
 
+def get_max_map_tasks(backend: Backend) -> int:
+    """Return the number of map tasks that a large batch may have: more than run now, where tasks that wait start executors."""
+    return int(getattr(backend, "max_map_tasks", backend.parallelism))
+
+
 def probe_backend(
     backend: Backend, checkpoint: Checkpoint, sources: Mapping[str, Source], list_sinks: Callable[[], Iterable[Sink]]
 ) -> None:
