@@ -156,7 +156,46 @@ def test_workers_without_headrace_are_named(report: dict[str, Any]) -> None:
     assert report["bare"].endswith("hint: install it there or ship it, see docs/deployment.md")
 
 
-@pytest.mark.usefixtures("report")  # which compiles the kernels
+def read_example() -> str:
+    """Return the first program of the README."""
+    return next(iter(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)))
+
+
+SHELL_INPUT = """
+import headrace as hr
+with hr.Session() as session: print("same session:", session._backend._spark is spark, spark.sparkContext.master)
+
+exec(open("example.py").read())
+print("still runs:", spark.range(3).count())
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(cluster: StandaloneCluster, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A pyspark shell on the cluster that has run the example of the README; workers have headrace by their PYTHONPATH."""
+    words = [
+        str(SPARK_HOME / "bin" / "pyspark"), "--master", cluster.url, "--conf", "spark.executor.memory=512m",
+        "--conf", f"spark.executorEnv.PYTHONPATH={PACKAGE.parent}",
+    ]  # fmt: skip
+    (folder / "shell").mkdir()
+    (folder / "shell" / "example.py").write_text(read_example())
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
+    environment = make_environment(SPARK_HOME=str(SPARK_HOME), PYTHONPATH=str(PACKAGE.parent), TMPDIR=str(folder), **python)
+    return subprocess.run(
+        words, input=SHELL_INPUT, cwd=folder / "shell", env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_session_takes_the_spark_of_a_pyspark_shell(
+    cluster: StandaloneCluster, shell: subprocess.CompletedProcess[str]
+) -> None:
+    assert shell.returncode == 0, shell.stderr
+    for line in (f"same session: True {cluster.url}", "42.5", "still runs: 3"):
+        assert line in shell.stdout, shell.stderr
+
+
+@pytest.mark.usefixtures("shell")  # which compiles the kernels of the example
 def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneCluster, folder: Path, environments: Path) -> None:
     """Neither driver nor workers have headrace: it comes with --py-files, and its kernels are unpacked to a folder."""
     (folder / "tmp").mkdir()
@@ -182,11 +221,6 @@ def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneClu
     assert {path.name for path in root.rglob("*.nbc")} == compiled  # driver and workers found what was compiled before
 
 
-def read_example() -> str:
-    """Return the first program of the README."""
-    return next(iter(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)))
-
-
 def test_spark_submit_runs_the_example_with_a_shipped_environment(
     cluster: StandaloneCluster, folder: Path, environments: Path
 ) -> None:
@@ -203,36 +237,6 @@ def test_spark_submit_runs_the_example_with_a_shipped_environment(
     )
     assert completed.returncode == 0, completed.stderr
     assert "42.5" in completed.stdout
-
-
-SHELL_INPUT = """
-import headrace as hr
-session = hr.Session(partitions=2)
-print("same session:", session._backend._spark is spark, spark.sparkContext.master)
-source = hr.MemorySource("k INT, time TIMESTAMP")
-session.create_stream("s", source, time="time")
-query = session.add("SELECT SUM(k) AS total FROM TUMBLE(s, '1 hour')", name="q")
-source.append([{"k": 20, "time": "2026-01-01T00:00:00Z"}, {"k": 22, "time": "2026-01-01T00:00:01Z"}])
-session.drain()
-print("total:", query.results()["total"].to_pylist())
-session.close()
-print("still runs:", spark.range(3).count())
-"""
-
-
-def test_a_session_takes_the_spark_of_a_pyspark_shell(cluster: StandaloneCluster, folder: Path) -> None:
-    shell = [
-        str(SPARK_HOME / "bin" / "pyspark"), "--master", cluster.url, "--conf", "spark.executor.memory=512m",
-        "--conf", f"spark.executorEnv.PYTHONPATH={PACKAGE.parent}",
-    ]  # fmt: skip
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
-    environment = make_environment(SPARK_HOME=str(SPARK_HOME), PYTHONPATH=str(PACKAGE.parent), TMPDIR=str(folder), **python)
-    completed = subprocess.run(
-        shell, input=SHELL_INPUT, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    for line in (f"same session: True {cluster.url}", "total: [42]", "still runs: 3"):
-        assert line in completed.stdout, completed.stderr
 
 
 CONNECT_CLIENT = """

@@ -8,6 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import CheckpointError, HeadraceError, SchemaError, SinkError
+from headrace.storage.local_cache import open_local_cache
 from headrace.storage.locations import is_url, parse_local_path, parse_location
 
 
@@ -74,6 +75,8 @@ def test_what_is_on_this_machine_has_no_url(tmp_path: Path):
         parse_local_path("s3://bucket/x", "--out")
     with pytest.raises(HeadraceError, match="has the unsupported scheme"):
         parse_local_path("hdfs://node/x", "--out")
+    with pytest.raises(HeadraceError, match="HEADRACE_CACHE_DIR 's3://bucket/x' is in an object store"):
+        open_local_cache("s3://bucket/x", 1)
 
 
 @pytest.mark.parametrize("text", ["hdfs://node/x", "http://host/x", "s4://bucket", "ftp:x", "s3:bucket"])
