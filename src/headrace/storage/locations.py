@@ -102,9 +102,14 @@ def select_options(options: StorageOptions, location: str) -> dict[str, str]:
     selected = {name: value for name, value in options.items() if isinstance(value, str)}
     for prefix in sorted(options, key=len):
         further = options[prefix]
-        if not isinstance(further, str) and f"{location}/".startswith(f"{prefix.rstrip('/')}/"):
+        if not isinstance(further, str) and f"{location}/".startswith(f"{_normalize_prefix(prefix)}/"):
             selected |= further
     return selected
+
+
+def _normalize_prefix(prefix: str) -> str:
+    """Return the URL that names a table of options as locations are written: s3 for s3a, no slash at the end."""
+    return parse_location(prefix) if is_url(prefix) else prefix.rstrip("/")
 
 
 def get_storage_options(url: str) -> dict[str, str]:

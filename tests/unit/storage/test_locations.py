@@ -9,7 +9,7 @@ import pytest
 import headrace as hr
 from headrace.errors import CheckpointError, HeadraceError, SchemaError, SinkError
 from headrace.storage.local_cache import open_local_cache
-from headrace.storage.locations import is_url, parse_local_path, parse_location
+from headrace.storage.locations import is_url, parse_local_path, parse_location, select_options
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,8 @@ def test_an_unknown_scheme_is_refused_and_leaves_no_folder(text: str, tmp_path: 
     with pytest.raises(SchemaError, match="has the unsupported scheme"):
         hr.FileSource(text)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_options_is_named_by_any_form_of_a_url():
+    assert select_options({"a": "1", "s3a://bucket/": {"b": "2"}}, "s3://bucket/x") == {"a": "1", "b": "2"}
+    assert select_options({"S3://bucket": {"b": "2"}}, "s3://bucketeer/x") == {}
