@@ -18,8 +18,8 @@ from headrace.connectors.files import FileSource
 from headrace.connectors.pending_files import PENDING_FOLDER, open_sink_store
 from headrace.connectors.sinks import Sink
 from headrace.connectors.source import Source
+from headrace.errors import HeadraceError
 from headrace.storage.locations import is_url
-from headrace.storage.store import make_attempt_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,19 @@ def list_sink_places(sinks: Iterable[Sink]) -> list[WorkerPlace]:
 
 @contextlib.contextmanager
 def leave_files(places: Sequence[WorkerPlace]) -> Iterator[dict[WorkerPlace, str]]:
-    """Write a file into each folder that is read, and yield the paths that workers must see; delete the files at the end.
+    """Write a file into each folder that is read, and yield the paths that workers must see.
 
     Of a folder that is read-only here, workers need a folder of the same path. One that does not exist is left out: its source
-    says so itself. Places that are URLs, or written, have no such file.
+    says so itself. Of a place that is written it is the beginning of the keys of workers. Delete all these files at the end:
+    an executor may run several tasks of a probe, of which one reports.
     """
     paths: dict[WorkerPlace, str] = {}
     with contextlib.ExitStack() as stack:
         for place in places:
             paths[place] = ""
+            if place.is_written:
+                paths[place] = f"{PENDING_FOLDER}/probe-{uuid.uuid4().hex}"
+                stack.callback(_delete_answers, place, paths[place])
             if place.is_written or is_url(place.location):
                 continue
             folder = _find_folder(place.location)
@@ -87,7 +91,7 @@ def check_places(paths: Mapping[WorkerPlace, str]) -> dict[WorkerPlace, PlaceChe
 def _check_place(place: WorkerPlace, path: str) -> PlaceCheck:
     try:
         if place.is_written:
-            key = make_attempt_key(PENDING_FOLDER, "probe", ".nonce")
+            key = f"{path}-{uuid.uuid4().hex}.tmp"
             open_sink_store(place.location).put(key, [b"probe"], sync=False)
             return PlaceCheck(answer=key)
         if is_url(place.location):
@@ -98,15 +102,19 @@ def _check_place(place: WorkerPlace, path: str) -> PlaceCheck:
         return PlaceCheck(f"{type(error).__name__}: {error}")
 
 
-def take_answer(place: WorkerPlace, check: PlaceCheck) -> str:
-    """Delete in the driver what a worker wrote to a place; return why the worker cannot use it, or an empty text."""
+def verify_answer(place: WorkerPlace, check: PlaceCheck) -> str:
+    """Return in the driver why a worker cannot use a place, or an empty text."""
     if not check.answer:
         return check.refused
-    store = open_sink_store(place.location)
-    if store.find_size(check.answer) is None:
-        return "the driver does not see its file"
-    store.delete(check.answer)
-    return ""
+    is_seen = open_sink_store(place.location).find_size(check.answer) is not None
+    return "" if is_seen else "the driver does not see its file"
+
+
+def _delete_answers(place: WorkerPlace, prefix: str) -> None:
+    """Delete what workers wrote; what the driver cannot list was reported, and is not there for it."""
+    with contextlib.suppress(HeadraceError, OSError):
+        store = open_sink_store(place.location)
+        store.delete_many([key for key in store.list(PENDING_FOLDER) if key.startswith(prefix)])
 
 
 def _find_folder(path: str) -> Path:

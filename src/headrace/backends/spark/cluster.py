@@ -24,7 +24,7 @@ from pyspark import cloudpickle as untyped
 from pyspark.errors import PySparkException
 
 from headrace.backends.spark import worker_probe
-from headrace.connectors.worker_places import PlaceCheck, WorkerPlace, leave_files, take_answer
+from headrace.connectors.worker_places import PlaceCheck, WorkerPlace, leave_files, verify_answer
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import SessionError
 from headrace.storage.locations import is_url, use_storage_options
@@ -168,7 +168,7 @@ def probe_places(job: BatchJob, places: Sequence[WorkerPlace], run_requests: Run
         problems: dict[WorkerPlace, list[str]] = defaultdict(list)
         for report in reports:
             for place in paths:
-                reason = take_answer(place, report.places.get(place, PlaceCheck("it has no headrace")))
+                reason = verify_answer(place, report.places.get(place, PlaceCheck("it has no headrace")))
                 if reason:
                     problems[place].append(f"{report.place} ({reason})")
     for place, texts in problems.items():
