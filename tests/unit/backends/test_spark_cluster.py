@@ -335,6 +335,16 @@ def test_a_place_that_a_worker_does_not_see_is_an_error_with_the_reason(tmp_path
     assert message in caught.value.detail
 
 
+def test_a_worker_that_cannot_import_what_the_driver_has_is_an_error_and_no_failed_task(tmp_path):
+    def run_with_other_code(request: dict[str, Any]) -> tuple[list[WorkerReport], int]:
+        return run_in_this_process({**request, "job": b"cno.such.module\nBatchJob\n."})
+
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path / "ck"), {}, ())
+    with pytest.raises(SessionError, match="workers do not see") as caught:
+        cluster.probe_places(job, [WorkerPlace(str(tmp_path), "folder of the stream", is_written=False)], run_with_other_code)
+    assert "ModuleNotFoundError" in caught.value.detail
+
+
 def test_an_executor_that_gets_no_task_is_counted_as_missing(monkeypatch):
     seconds = []
     report = make_report()

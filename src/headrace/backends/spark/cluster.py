@@ -168,7 +168,7 @@ def probe_places(job: BatchJob, places: Sequence[WorkerPlace], run_requests: Run
         problems: dict[WorkerPlace, list[str]] = defaultdict(list)
         for report in reports:
             for place in paths:
-                reason = verify_answer(place, report.places.get(place, PlaceCheck("it has no headrace")))
+                reason = verify_answer(place, report.places.get(place, PlaceCheck(report.refused or "it has no headrace")))
                 if reason:
                     problems[place].append(f"{report.place} ({reason})")
     for place, texts in problems.items():

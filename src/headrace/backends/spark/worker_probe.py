@@ -71,12 +71,15 @@ def import_packages(packages: Sequence[str]) -> tuple[dict[str, str], dict[str, 
 
 def _check_places(request: Mapping[str, Any], report: dict[str, Any]) -> None:
     """Try what tasks will do with folders and URLs, by the code and with the options of the session."""
-    places = importlib.import_module("headrace.connectors.worker_places")
-    locations = importlib.import_module("headrace.storage.locations")
-    job = pickle.loads(request["job"])
-    job.prepare_environment()
-    with locations.use_storage_options(job.storage_options):
-        report["places"] = places.check_places(pickle.loads(request["paths"]))
+    try:
+        places = importlib.import_module("headrace.connectors.worker_places")
+        locations = importlib.import_module("headrace.storage.locations")
+        job = pickle.loads(request["job"])
+        job.prepare_environment()
+        with locations.use_storage_options(job.storage_options):
+            report["places"] = places.check_places(pickle.loads(request["paths"]))
+    except Exception as error:  # noqa: BLE001  other code of the same version, or a library that is missing
+        report["refused"] = f"{type(error).__name__}: {error}"
 
 
 def _answer_nonce(request: Mapping[str, Any], report: dict[str, Any]) -> None:
