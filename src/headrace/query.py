@@ -435,6 +435,12 @@ class QueryRegistry:
         matches = [record for record in self.records.values() if record.name == name and number in {None, record.id}]
         return matches[-1] if matches else None
 
+    def list_sinks(self) -> list[Sink]:
+        """Return the sinks of the queries that were not removed; safe to call from any thread."""
+        return [
+            sink for record in list(self.records.values()) if record.status in {"accepted", "live"} for sink in record.sinks.sinks
+        ]
+
     def list_active(self) -> list[QueryRecord]:
         """Return the queries that were not removed, oldest first."""
         return [self.records[number] for number in sorted(self._ids_by_name.values())]

@@ -115,7 +115,6 @@ class Session(ClosedAtEnd):
             self.checkpoint = self._checkpoint = opening.finish()
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
             self._cleanup.appendleft(self._coordinator.close)
-            probe_backend(self._backend, self._checkpoint)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             self._allows_functions = functions
             if not functions:
@@ -139,6 +138,7 @@ class Session(ClosedAtEnd):
         self._loop = BatchLoop(self._run_if_busy, self._command_queue.count_appended, self._state_changed, self._backend.close)
         self.sink_changes = SinkChanges(self._registry, self._command_queue, self._delivery, self._backend, self._state_changed)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
+        probe_backend(self._backend, self._checkpoint, self._coordinator.sources, self._registry.list_sinks)
         self._deliver_results()
 
     def _deliver_results(self) -> None:

@@ -124,7 +124,7 @@ def run_elastic(url: str, folder: Path) -> dict[str, Any]:
     """Executors go away between batches and come back; one is paused in a batch, and goes on after Spark has given it up."""
     probes, markers = [], folder / "markers"
     probe = backend.probe_workers
-    backend.probe_workers = lambda *arguments: probes.append(probe(*arguments))
+    backend.probe_workers = lambda *arguments: probes.append(arguments) or probe(*arguments)
     markers.mkdir()
 
     def linger(values: pa.Array) -> list[int]:

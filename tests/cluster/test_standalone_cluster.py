@@ -6,10 +6,12 @@ driver ── spark://127.0.0.1 ─┬─ worker 127.0.0.1, one core
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,9 +25,10 @@ import pytest
 
 import headrace
 from conformance.scenarios import SAMPLE_EXAMPLES, list_scenarios
-from headrace.cli.package import write_zip
 from headrace.engine.kernels import unpack_kernels
+from headrace.package_zip import write_zip
 from support.every_kind_runs import run_every_kind
+from support.service_process import wait_until
 from support.standalone_cluster import SPARK_HOME, StandaloneCluster
 
 pytestmark = pytest.mark.spark
@@ -153,7 +156,46 @@ def test_workers_without_headrace_are_named(report: dict[str, Any]) -> None:
     assert report["bare"].endswith("hint: install it there or ship it, see docs/deployment.md")
 
 
-@pytest.mark.usefixtures("report")  # which compiles the kernels
+def read_example() -> str:
+    """Return the first program of the README."""
+    return next(iter(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)))
+
+
+SHELL_INPUT = """
+import headrace as hr
+with hr.Session() as session: print("same session:", session._backend._spark is spark, spark.sparkContext.master)
+
+exec(open("example.py").read())
+print("still runs:", spark.range(3).count())
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(cluster: StandaloneCluster, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A pyspark shell on the cluster that has run the example of the README; workers have headrace by their PYTHONPATH."""
+    words = [
+        str(SPARK_HOME / "bin" / "pyspark"), "--master", cluster.url, "--conf", "spark.executor.memory=512m",
+        "--conf", f"spark.executorEnv.PYTHONPATH={PACKAGE.parent}",
+    ]  # fmt: skip
+    (folder / "shell").mkdir()
+    (folder / "shell" / "example.py").write_text(read_example())
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
+    environment = make_environment(SPARK_HOME=str(SPARK_HOME), PYTHONPATH=str(PACKAGE.parent), TMPDIR=str(folder), **python)
+    return subprocess.run(
+        words, input=SHELL_INPUT, cwd=folder / "shell", env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_session_takes_the_spark_of_a_pyspark_shell(
+    cluster: StandaloneCluster, shell: subprocess.CompletedProcess[str]
+) -> None:
+    assert shell.returncode == 0, shell.stderr
+    for line in (f"same session: True {cluster.url}", "42.5", "still runs: 3"):
+        assert line in shell.stdout, shell.stderr
+
+
+@pytest.mark.usefixtures("shell")  # which compiles the kernels of the example
 def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneCluster, folder: Path, environments: Path) -> None:
     """Neither driver nor workers have headrace: it comes with --py-files, and its kernels are unpacked to a folder."""
     (folder / "tmp").mkdir()
@@ -162,9 +204,8 @@ def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneClu
     shutil.copytree(PACKAGE / "engine" / "kernels" / "__pycache__", kernels / "__pycache__")
     compiled = {path.name for path in kernels.rglob("*.nbc")}
     assert compiled
-    example = next(block for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
     place = "print('kernels', __import__('headrace.engine.kernels.group', fromlist=['x']).__file__)\n"
-    (folder / "example.py").write_text(example + place)
+    (folder / "example.py").write_text(read_example() + place)
     submit = [
         str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url, "--py-files", str(zip_file),
         "--executor-memory", "512m", "--conf", f"spark.executorEnv.TMPDIR={folder / 'tmp'}", str(folder / "example.py"),
@@ -178,3 +219,74 @@ def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneClu
     assert "42.5" in completed.stdout
     assert f"kernels {kernels / 'group.py'}" in completed.stdout
     assert {path.name for path in root.rglob("*.nbc")} == compiled  # driver and workers found what was compiled before
+
+
+def test_spark_submit_runs_the_example_with_a_shipped_environment(
+    cluster: StandaloneCluster, folder: Path, environments: Path
+) -> None:
+    """Only the driver has headrace; the workers get a Python with it by --archives."""
+    (folder / "with-archive.py").write_text(read_example())
+    submit = [
+        str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url, "--executor-memory", "512m",
+        "--archives", f"{environments / 'shipped.tar.gz'}#shipped", str(folder / "with-archive.py"),
+    ]  # fmt: skip
+    python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "./shipped/bin/python"}
+    environment = make_environment(SPARK_HOME=str(SPARK_HOME), PYTHONPATH=str(PACKAGE.parent), **python)
+    completed = subprocess.run(
+        submit, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert "42.5" in completed.stdout
+
+
+CONNECT_CLIENT = """
+import json, sys
+from pathlib import Path
+import headrace
+from pyspark.sql import SparkSession
+from support.every_kind_runs import run_every_kind
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+print(json.dumps(run_every_kind(Path(sys.argv[2]), "connect", spark=spark)))
+"""
+
+
+@contextlib.contextmanager
+def run_connect_server(url: str, folder: Path, python: Path) -> Iterator[str]:
+    """Run a server of Spark Connect on a cluster whose workers use this Python; yield its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [
+        str(SPARK_HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master", url, "--executor-memory", "512m",
+        "--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", f"spark.connect.grpc.binding.port={port}",
+    ]  # fmt: skip
+    environment = make_environment(SPARK_HOME=str(SPARK_HOME), PYSPARK_PYTHON=str(python))
+    with (folder / "connect-server.log").open("wb") as log:
+        server = subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: server.poll() is None and accepts_connections(port))
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_spark_connect_sends_headrace_to_workers_that_have_only_its_libraries(
+    cluster: StandaloneCluster, folder: Path, environments: Path, expected: dict[str, Any]
+) -> None:
+    source = os.pathsep.join([str(ROOT / "tests"), str(PACKAGE.parent)])
+    with run_connect_server(cluster.url, folder, environments / "bare" / "bin" / "python") as address:
+        completed = subprocess.run(
+            [sys.executable, "-c", CONNECT_CLIENT, address, str(folder)],
+            env=make_environment(PYTHONPATH=source), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+        )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["results"] == expected

@@ -33,6 +33,7 @@ from headrace.bench.scenarios.scenario import PEERS, SYSTEMS, Scenario, list_sce
 from headrace.bench.topic_run import open_topic
 from headrace.cli.terminal import format_count, format_seconds, print_json, progress_console, report_progress
 from headrace.errors import HeadraceError
+from headrace.storage.locations import parse_local_path
 
 
 def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
@@ -170,10 +171,11 @@ def run_command(
     ] = "",
     rows: Annotated[int | None, typer.Option(min=1, help="Number of messages of the topic of a scenario.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the systems, e.g. mode=separate.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of result.json; runs are appended to it.")] = Path("bench-out"),
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder of result.json; runs are appended to it.")] = "bench-out",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with the runs.")] = False,
 ) -> None:
     """Measure systems under a scenario. A failed run has a reason and no number; the exit code is then 1."""
+    folder = parse_local_path(out, "--out")
     if rate is not None and (search or not rate > 0):
         raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
     base, systems = load_scenario(scenario).with_overrides(rows=rows), _parse_systems(sut)
@@ -189,14 +191,14 @@ def run_command(
                 for number in range(1, repeat + 1):
                     watcher, options = view.make_watcher(), _parse_options(option or [])
                     run = ScenarioRunner(system, variant, watcher, rate, options, host, topic).run(number)
-                    append_run(out, run)
+                    append_run(folder, run)
                     view.show_run(run)
                     runs.append(run)
     if as_json:
         print_json({"runs": [run.to_json() for run in runs]})
     else:
         progress_console(as_json=False).print(
-            summary_table(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
+            summary_table(runs), f"Written to {folder / 'result.json'}; `headrace bench report {out}` makes a page of it."
         )
     if any(run.failure for run in runs):
         raise typer.Exit(1)

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -336,8 +335,8 @@ def command(
         BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="New folder of the checkpoint; on a cluster, one that all share."),
+        str | None,
+        typer.Option(metavar="DIR", help="New folder or URL of the checkpoint; on a cluster, one that all share."),
     ] = None,
     master: MasterOption = None,
     conf: SettingsOption = None,

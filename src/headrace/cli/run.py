@@ -45,7 +45,7 @@ from headrace.connectors import FileSink, MemorySink, RateSource, Sink
 from headrace.connectors.file_access import path_exists
 from headrace.connectors.pending_files import delete_sink_files, list_sink_files
 from headrace.connectors.row_text import to_json_value
-from headrace.errors import HeadraceError, NameTakenError, OwnershipLostError, SessionError
+from headrace.errors import HeadraceError, NameTakenError, OwnershipLostError, SessionError, SinkError
 from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import parse_own_budget
 from headrace.query import Query
@@ -311,8 +311,8 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
     once: Annotated[bool, typer.Option("--once", help="Read the existing input, close all windows, exit.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of results: JSON lines in DIR/<query>, unless a query has its own sink."),
+        str | None,
+        typer.Option(metavar="DIR", help="Folder or URL of results: JSON lines in DIR/<query>, unless a query has its own sink."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")
@@ -345,8 +345,9 @@ def command(
     """
     configure(log_format, log_level)
     session_file = SessionFile.load(file)
-    sinks = {query.name: session_file.make_sinks(query, out) for query in session_file.queries}
-    folder = _choose_checkpoint(session_file, sinks, checkpoint, out, once=once)
+    results = None if out is None else parse_location(out, SinkError, "--out")
+    sinks = {query.name: session_file.make_sinks(query, results) for query in session_file.queries}
+    folder = _choose_checkpoint(session_file, sinks, checkpoint, results, once=once)
     chosen_partitions = parse_partitions_option(partitions) or session_file.partitions
     spark = session_file.spark.override(master, conf, exchange)
     settings = RunSettings(session_file, sinks, folder, backend, once, as_json, spark, chosen_partitions, standby)
@@ -372,7 +373,7 @@ def command(
 
 
 def _choose_checkpoint(
-    file: SessionFile, sinks: Mapping[str, tuple[Sink, ...]], chosen: str | None, out: Path | None, *, once: bool
+    file: SessionFile, sinks: Mapping[str, tuple[Sink, ...]], chosen: str | None, out: str | None, *, once: bool
 ) -> str | None:
     """Return the location of the checkpoint; None (a temporary one) only if no sink could get duplicates from a second run."""
     if chosen is not None:
@@ -380,7 +381,7 @@ def _choose_checkpoint(
     if file.checkpoint is not None:
         return file.checkpoint
     if out is not None:
-        return str(out.expanduser().absolute() / ".checkpoint")
+        return f"{out}/.checkpoint"
     leaves_nothing = all(sink.kind in {"memory", "console", "noop"} for sink in chain.from_iterable(sinks.values()))
     return None if once and leaves_nothing else str(file.path.parent / ".headrace" / file.path.stem)
 
@@ -397,9 +398,15 @@ def _run_session(settings: RunSettings) -> dict[str, Any]:
     """Run the session, as a standby again whenever another process has taken its checkpoint over; return the outcome."""
     console = progress_console(as_json=settings.as_json)
     while True:
-        outcome, error = _run_until_error(settings, console)
-        if not settings.standby or not isinstance(error, OwnershipLostError):
-            return outcome
+        try:
+            outcome, error = _run_until_error(settings, console)
+        except OwnershipLostError as lost:  # before the first micro-batch
+            if not settings.standby:
+                raise
+            show_error(lost)
+        else:
+            if not settings.standby or not isinstance(error, OwnershipLostError):
+                return outcome
         console.print("waiting as a standby …", style="dim")
 
 

@@ -10,7 +10,7 @@ import socket
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -28,12 +28,13 @@ from headrace.errors import HeadraceError, OwnershipLostError, SourceError
 from headrace.logging import LogFormat, LogLevel, configure
 from headrace.model.budget import QueryBudget
 from headrace.service.admission import ServiceLimits
+from headrace.service.allowed_roots import AllowedRoots
 from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
 from headrace.service.placeholder import serve_placeholder
 from headrace.service.server import Server, load_tls_context
 from headrace.session import ROWS_PER_BATCH, Session
-from headrace.storage.locations import is_url, parse_location
+from headrace.storage.locations import is_url, parse_local_path, parse_location
 
 _DEMO_QUERIES = 6
 _SWITCH_INTERVAL_SECONDS = 0.0005
@@ -77,12 +78,12 @@ def command(
         ),
     ] = None,
     allowed_roots: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--allow-root", metavar="DIR", help="Let requests declare streams over files below DIR; repeatable."),
     ] = None,
     reports: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
-    ] = Path("bench-out"),
+        str, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
+    ] = "bench-out",
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,6 +119,8 @@ def command(
     spark = (SparkOptions() if session_file is None else session_file.spark).override(master, conf, exchange).to_arguments()
     chosen_partitions = parse_partitions_option(partitions)
     tls, budget = _load_tls(tls_cert, tls_key), QueryBudget.parse_texts(budgets or ())
+    report_folder = parse_local_path(reports, "--reports")
+    roots = [parse_local_path(root, "--allow-root") for root in allowed_roots or ()]
     console = Console(stderr=True)
     configure(log_format, log_level)
     backend.check_available()
@@ -128,6 +131,10 @@ def command(
     with contextlib.ExitStack() as stack:
         folder = _choose_checkpoint(session_file, checkpoint, stack)
         token_file_tokens = None if tokens is None else TokenRegistry.load(tokens.expanduser())
+        if token_file_tokens is None:
+            _check_tokens(host, folder)
+        sinks = {entry.name: _list_sinks(session_file, entry) for entry in session_file.queries} if session_file else {}
+        AllowedRoots(roots, None)  # raises now, not when a standby takes over
         listening = _open_socket(host, port)
         stack.callback(listening.close)
         stack.enter_context(_exit_on_signal())
@@ -152,17 +159,17 @@ def command(
             with serve_placeholder(listening, tls) if standby else contextlib.nullcontext():
                 session = open_session()
                 session_stack.enter_context(session)
-                detached = _install_session(session, session_file, demo=demo)
+                detached = _install_session(session, session_file, sinks, demo=demo)
                 accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
                 service = ServiceHost(
                     session,
                     accepted_tokens,
                     service_limits,
                     interval=interval,
-                    reports=reports.expanduser(),
+                    reports=report_folder,
                     origins=allowed_origins,
                     allowed_hosts=allowed_hosts or (),
-                    allowed_roots=[root.expanduser() for root in allowed_roots or ()],
+                    allowed_roots=roots,
                 )
                 for entry, error in detached:
                     service.declared_streams.reattach_later(entry.name, error, partial(entry.declare, session))
@@ -217,14 +224,23 @@ def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | No
     return load_tls_context(certificate.expanduser(), key.expanduser())
 
 
-def _load_tokens(host: str, checkpoint: str, console: Console) -> TokenRegistry:
-    """Return the tokens if no token file is given: none on loopback, otherwise those of a generated file."""
+def _check_tokens(host: str, checkpoint: str) -> None:
+    """Raise before the session opens what `_load_tokens` would raise after it: a standby waits between the two."""
     if is_loopback(host):
-        return TokenRegistry()
+        return
     if is_url(checkpoint):
         raise HeadraceError(
             "requests need a token, and tokens are not generated in an object store", hint="name a token file with --tokens FILE"
         )
+    path = Path(checkpoint) / "tokens"
+    if path.exists():
+        TokenRegistry.load(path)
+
+
+def _load_tokens(host: str, checkpoint: str, console: Console) -> TokenRegistry:
+    """Return the tokens if no token file is given: none on loopback, otherwise those of a generated file."""
+    if is_loopback(host):
+        return TokenRegistry()
     path = Path(checkpoint) / "tokens"
     if path.exists():
         return TokenRegistry.load(path)
@@ -264,7 +280,9 @@ def _open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _install_session(session: Session, session_file: SessionFile | None, *, demo: bool) -> list[tuple[StreamEntry, SourceError]]:
+def _install_session(
+    session: Session, session_file: SessionFile | None, sinks: Mapping[str, list[Sink]], *, demo: bool
+) -> list[tuple[StreamEntry, SourceError]]:
     """Declare streams and add queries that the checkpoint has never had; a removed query is not added again.
 
     Return the streams that the checkpoint has, but whose source is gone: the service starts without them.
@@ -278,17 +296,16 @@ def _install_session(session: Session, session_file: SessionFile | None, *, demo
                 raise
             detached.append((entry, error))
     entries = session_file.queries if session_file else ()
-    queries = {entry.name: (entry.sql, entry.budget, _list_sinks(session_file, entry)) for entry in entries}
+    queries = {entry.name: (entry.sql, entry.budget, sinks[entry.name]) for entry in entries}
     if demo:
         declare_demo_streams(session)
         queries |= {query.name: (query.sql, None, [MemorySink()]) for query in generate_queries(_DEMO_QUERIES)}
-    for name, (sql, budget, sinks) in queries.items():
+    for name, (sql, budget, own_sinks) in queries.items():
         if session.find(name) is None:
-            session.add(sql, name=name, budget=budget, sinks=sinks)
+            session.add(sql, name=name, budget=budget, sinks=own_sinks)
     return detached
 
 
-def _list_sinks(file: SessionFile | None, query: QueryEntry) -> list[Sink]:
+def _list_sinks(file: SessionFile, query: QueryEntry) -> list[Sink]:
     """Return the sinks of a query of the file: the service keeps its results, too."""
-    sinks = file.make_sinks(query, None) if file else ()
-    return [MemorySink(), *(sink for sink in sinks if not isinstance(sink, MemorySink | NoopSink))]
+    return [MemorySink(), *(sink for sink in file.make_sinks(query, None) if not isinstance(sink, MemorySink | NoopSink))]

@@ -183,7 +183,7 @@ class SessionFile:
             path,
             streams,
             queries,
-            None if checkpoint is None else _resolve_location(path.parent, checkpoint),
+            None if checkpoint is None else top.parse_location("checkpoint", checkpoint),
             rows_per_batch,
             _parse_spark(top),
             top.get("functions", True),
@@ -191,37 +191,33 @@ class SessionFile:
             _parse_partition_setting(top),
         )
 
-    def make_sinks(self, query: QueryEntry, out: Path | None) -> tuple[Sink, ...]:
-        """Return the sinks of a query; with `out`, file sinks are below that folder, and are the default."""
-        base = self.path.parent if out is None else out.expanduser().absolute()
+    def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
+        """Return the sinks of a query; with `out`, an absolute path or a URL, file sinks are below it, and are the default."""
+        base = str(self.path.parent) if out is None else out
         if not query.sinks:
             folder = quote(query.name, safe="")
-            path = base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)
+            path = f"{base}/{f'%2E{folder[1:]}' if folder[0] == '.' else folder}"
             return (parse_sink(None if out is None else {"jsonl": path}),)
         return tuple(self._make_sink(query, spec, base) for spec in query.sinks)
 
-    def _make_sink(self, query: QueryEntry, spec: str | Mapping[str, Any], base: Path) -> Sink:
+    def _make_sink(self, query: QueryEntry, spec: str | Mapping[str, Any], base: str) -> Sink:
         key = f"key 'queries.{query.name}.sink' in '{self.path}'"
-        if isinstance(spec, Mapping):
-            try:
-                path = {"path": _place(base, spec["path"])} if isinstance(spec.get("path"), str) else {}
-                return parse_sink({**spec, **path})
-            except SinkError as error:
-                raise HeadraceError(f"{key}: {error.message}", detail=error.detail, hint=error.hint) from error
-        kind, colon, directory = spec.partition(":")
-        if kind in {"parquet", "jsonl", "delta"} and directory:
-            return parse_sink({kind: _place(base, directory)})
+        kind, colon, directory = ("", "", "") if isinstance(spec, Mapping) else spec.partition(":")
+        try:
+            if isinstance(spec, Mapping):
+                path = spec.get("path")
+                place = {"path": parse_location(path, SinkError, "sink", base)} if isinstance(path, str) else {}
+                return parse_sink({**spec, **place})
+            if kind in {"parquet", "jsonl", "delta"} and directory:
+                return parse_sink({kind: parse_location(directory, SinkError, "sink", base)})
+        except SinkError as error:
+            raise HeadraceError(f"{key}: {error.message}", detail=error.detail, hint=error.hint) from error
         if colon or kind not in {"memory", "console", "noop"}:
             raise HeadraceError(
                 f"{key} is '{spec}', which is not a sink",
                 detail=f"sinks: memory, console, noop, parquet:DIR, jsonl:DIR, delta:DIR, or a table: {', '.join(SINK_KINDS)}",
             )
         return parse_sink(kind)
-
-
-def _place(base: Path, path: str) -> str:
-    """Return the location of a sink, relative to a folder."""
-    return path if is_url(path) else str(_resolve_path(base, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +253,13 @@ class _TomlTable:
 
     def make_error(self, key: str, reason: str, *, hint: str = "") -> HeadraceError:
         return HeadraceError(f"key '{self._full_key(key)}' in '{self.file}' {reason}", hint=hint)
+
+    def parse_location(self, key: str, text: str, *, base: str | None = None) -> str:
+        """Return the location that a key names; a relative path starts at the folder of the file, or at `base`."""
+        try:
+            return parse_location(text, what=key, base=str(self.file.parent) if base is None else base)
+        except HeadraceError as error:
+            raise self.make_error(key, f"is invalid: {error.message}", hint=error.hint) from error
 
     def _full_key(self, key: str) -> str:
         return f"{self.key_path}.{key}" if self.key_path else key
@@ -301,11 +304,11 @@ def _parse_stream(table: _TomlTable) -> StreamEntry:
     table.check_keys({**_STREAM_KEYS, **SOURCE_OPTIONS[kind]}, ("time", *REQUIRED_OPTIONS[kind]))
     options = {key: value for key, value in table.values.items() if key in SOURCE_OPTIONS[kind]}
     if kind == "files":
-        options["path"] = _resolve_pattern(table.file.parent, options["path"])
+        options["path"] = table.parse_location("path", options["path"], base=glob.escape(str(table.file.parent)))
     if kind in {"files", "kafka"}:
         kind_of_letters, colon, folder = options.get("dead_letter", "").partition(":")
         if colon and kind_of_letters != "kafka":
-            options["dead_letter"] = f"{kind_of_letters}:{folder if is_url(folder) else _resolve_path(table.file.parent, folder)}"
+            options["dead_letter"] = f"{kind_of_letters}:{table.parse_location('dead_letter', folder)}"
     name = table.key_path.removeprefix("streams.")
     watermark, max_ahead, idle = table.get("watermark", "0 seconds"), table.get("max_ahead"), table.get("idle", "10 seconds")
     for key, duration in (("watermark", watermark), ("max_ahead", max_ahead), ("idle", idle)):
@@ -352,21 +355,3 @@ def _parse_storage_option(top: _TomlTable, name: str, value: object) -> str:
     if not isinstance(value, str | bool | int):
         raise top.make_error(f"storage.{name}", "must be a text, a number or a boolean")
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _resolve_path(base: Path, name: str) -> Path:
-    return base / Path(name).expanduser()
-
-
-def _resolve_location(base: Path, name: str) -> str:
-    """Return the path of a folder, or a URL; raises CheckpointError for an unknown scheme."""
-    location = parse_location(name)
-    return location if is_url(location) or name.startswith("file:") else str(_resolve_path(base, name))
-
-
-def _resolve_pattern(base: Path, name: str) -> str:
-    """Join a glob pattern to a directory whose own name is taken literally; a URL stays as it is."""
-    if is_url(name):
-        return name
-    expanded = Path(name).expanduser()
-    return str(expanded if expanded.is_absolute() else Path(glob.escape(str(base))) / expanded)

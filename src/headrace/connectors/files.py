@@ -142,6 +142,16 @@ class FileSource:
         return self._schema
 
     @property
+    def path(self) -> str:
+        """The absolute path, or the URL, of the file, folder or pattern."""
+        return self._path
+
+    @property
+    def dead_letter(self) -> str:
+        """The folder or URL of dead letters; empty without one."""
+        return str(self._options["dead_letter"])
+
+    @property
     def skipped(self) -> dict[str, str]:
         """The files that were left out, each with the reason, by path."""
         return {file.path: file.skipped for file in self._files if file.skipped}

@@ -196,8 +196,12 @@ class BatchJob:
     @property
     def store(self) -> Store:
         """The store of the checkpoint."""
-        apply_provider_environment(self.storage_environment)
+        self.prepare_environment()
         return open_store(self.directory, self.checkpoint_id, self.storage_options)
+
+    def prepare_environment(self) -> None:
+        """Let object stores that are opened in this process find the credentials of the driver."""
+        apply_provider_environment(self.storage_environment)
 
     def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""

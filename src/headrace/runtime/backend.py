@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
-from headrace.connectors import FileSource, Range, Sink, Source, parse_sink
+from headrace.connectors import Range, Sink, Source, parse_sink
+from headrace.connectors.worker_places import WorkerPlace, list_sink_places, list_source_places
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.errors import HeadraceError, SessionError
 from headrace.model.partition_map import PartitionMap
 from headrace.storage.checkpoint import Checkpoint
-from headrace.storage.locations import is_url
 
 
 class Backend(Protocol):
@@ -86,13 +86,29 @@ def measure_parallelism(backend: Backend) -> int:
     return backend.parallelism
 
 
-def probe_backend(backend: Backend, checkpoint: Checkpoint) -> None:
-    """Let a back-end with workers elsewhere check that all of them can use the checkpoint; raises SessionError otherwise."""
-    probe: Callable[[BatchJob], None] | None = getattr(backend, "probe", None)
+def get_max_map_tasks(backend: Backend) -> int:
+    """Return the number of map tasks that a large batch may have: more than run now, where tasks that wait start executors."""
+    return int(getattr(backend, "max_map_tasks", backend.parallelism))
+
+
+def probe_backend(
+    backend: Backend, checkpoint: Checkpoint, sources: Mapping[str, Source], list_sinks: Callable[[], Iterable[Sink]]
+) -> None:
+    """Let a back-end with workers elsewhere check that all of them can use the checkpoint; raises SessionError otherwise.
+
+    Workers that come later are checked, too, and for the places of the sources and sinks that there are then.
+    """
+
+    def list_places() -> list[WorkerPlace]:
+        of_sources = [place for source in sources.values() for place in list_source_places(source)]
+        return list(dict.fromkeys([*of_sources, *list_sink_places(list_sinks())]))
+
+    probe: Callable[[BatchJob, Callable[[], list[WorkerPlace]]], None] | None = getattr(backend, "probe", None)
     if probe is not None:
         location, identity = checkpoint.location, checkpoint.identity
         one = PartitionMap(1)
-        probe(BatchJob(-1, one, one, location, {}, (), checkpoint_id=identity, storage_options=checkpoint.options))
+        job = BatchJob(-1, one, one, location, {}, (), checkpoint_id=identity, storage_options=checkpoint.options)
+        probe(job, list_places)
 
 
 def pickle_function(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
@@ -104,8 +120,7 @@ def pickle_function(name: str, code: Any, modules: Iterable[ModuleType]) -> byte
 def to_source(source: Any, backend: Backend) -> Source:
     """Return a source unchanged, and a streaming DataFrame wrapped as a source; raises HeadraceError for other values."""
     if hasattr(source, "plan") and hasattr(source, "attach"):
-        if isinstance(source, FileSource):
-            _probe_folder(backend, str(source.definition()["path"]), "folder of the stream")
+        _probe_places(backend, list_source_places(source))
         return source  # type: ignore[no-any-return]
     wrap = getattr(backend, "stream_source", None)
     if wrap is not None and getattr(source, "isStreaming", False):
@@ -118,14 +133,12 @@ def to_source(source: Any, backend: Backend) -> Source:
 def to_sink(sink: Any, backend: Backend) -> Sink:
     """Return the sink that a value stands for; raises SinkError for an unknown one, SessionError if workers do not see it."""
     parsed = parse_sink(sink)
-    path = str(getattr(parsed, "path", ""))
-    if path and parsed.written_by_workers:
-        _probe_folder(backend, path, "folder of the sink")
+    _probe_places(backend, list_sink_places([parsed]))
     return parsed
 
 
-def _probe_folder(backend: Backend, folder: str, use: str) -> None:
-    """Let a back-end with workers elsewhere check that they see a folder, or that of a pattern of files."""
-    probe: Callable[[str, str], None] | None = getattr(backend, "probe_folder", None)
-    if probe is not None and not is_url(folder):
-        probe(folder, use)
+def _probe_places(backend: Backend, places: Sequence[WorkerPlace]) -> None:
+    """Let a back-end with workers elsewhere check that they can use folders and URLs; raises SessionError otherwise."""
+    probe: Callable[[Sequence[WorkerPlace]], None] | None = getattr(backend, "probe_places", None)
+    if probe is not None and places:
+        probe(places)

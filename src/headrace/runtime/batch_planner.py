@@ -19,6 +19,8 @@ from headrace.runtime.commands import Command, DropStream
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import JoinOptimizers
 
+_WAITING_TASK_ROWS = 100_000  # of a task that may wait for an executor: its rows take some ten times as long as its start
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
@@ -31,6 +33,12 @@ class BatchSettings:
     excluded: frozenset[str] = frozenset()
     clock: int = 0  # microseconds since 1970
     rescale_reason: str = ""
+    max_tasks: int = 0  # of a large batch; fewer than `parallelism` count as that
+
+
+def choose_task_count(ranges: Sequence[Range], parallelism: int, max_tasks: int) -> int:
+    """Return the number of map tasks: as many as run at a time, and more, up to `max_tasks`, if each has enough rows."""
+    return max(parallelism, min(max_tasks, sum(item.rows for item in ranges) // _WAITING_TASK_ROWS))
 
 
 def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
@@ -103,7 +111,7 @@ def plan_batch(
         streams={name: DeclaredStream(s.stream, s.source) for name, s in state.declared_streams().items()},
         udfs=state.udfs,
         positions=positions,
-        tasks=tuple(map(tuple, split_into_tasks(ranges, settings.parallelism))),
+        tasks=tuple(map(tuple, split_into_tasks(ranges, choose_task_count(ranges, settings.parallelism, settings.max_tasks)))),
         commands=tuple(commands),
         join_orders=join_orders,
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),

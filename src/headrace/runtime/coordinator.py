@@ -36,7 +36,7 @@ from headrace.planner.join.window_join_order import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
-from headrace.runtime.backend import Backend, measure_parallelism
+from headrace.runtime.backend import Backend, get_max_map_tasks, measure_parallelism
 from headrace.runtime.batch_figures import StepTimer
 from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
@@ -248,7 +248,14 @@ class Coordinator:
         parallelism, clock = self.backend.parallelism, self.read_clock()
         change = self.scaler.plan(self.state.partition_map, parallelism, clock / 1e6)
         settings = BatchSettings(
-            self.rows_per_batch, parallelism, change.partitions, final, excluded, clock, rescale_reason=change.reason
+            self.rows_per_batch,
+            parallelism,
+            change.partitions,
+            final,
+            excluded,
+            clock,
+            rescale_reason=change.reason,
+            max_tasks=get_max_map_tasks(self.backend),
         )
         try:
             with self.timer.measure("planning"):

@@ -1,8 +1,8 @@
 """The folders whose files requests may name, from `serve --allow-root`; without one, requests name no files at all.
 
 A path counts as what it leads to: `..` and symbolic links are resolved first. The checkpoint of the service is never allowed,
-also not below a root, because it contains tokens. Paths that the operator gives, in a session file or on the command line, are
-not checked.
+also not below a root, because it contains tokens. An object store is below no root. Paths that the operator gives, in a session
+file or on the command line, are not checked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.connectors import FileSource
-from headrace.connectors.file_access import FileStatus, is_glob
+from headrace.connectors.file_access import FileStatus, is_glob, parse_file_path
 from headrace.errors import HeadraceError
 from headrace.service.problems import ForbiddenPathError
+from headrace.storage.locations import is_url
 
 
 class AllowedRoots:
@@ -34,6 +35,8 @@ class AllowedRoots:
 
     def contains(self, path: str) -> bool:
         """Return whether an absolute path, with all links resolved, is a root or below one, and outside the checkpoint."""
+        if is_url(path):
+            return False
         try:
             resolved = _resolve(path)
         except (OSError, ValueError):  # ValueError: a character that no path has
@@ -90,10 +93,14 @@ def _is_within(path: str, folder: str) -> bool:
 def _strip_pattern(path: str) -> str | None:
     """Return the absolute path of a request, of a pattern the folder that its matches are below; links are not resolved.
 
-    As in file sources, `..` takes away the name before it, even if that is a link. None for the home of an unknown user.
+    As in file sources, `..` takes away the name before it, even if that is a link. None for a URL, and for the
+    home of an unknown user.
     """
     try:
-        parts = Path(os.path.abspath(Path(path).expanduser())).parts  # noqa: PTH100
+        location = parse_file_path(path, ForbiddenPathError, "path")
     except RuntimeError:
         return None
+    if is_url(location):
+        return None
+    parts = Path(location).parts
     return str(Path(*itertools.takewhile(lambda part: not is_glob(part), parts)))

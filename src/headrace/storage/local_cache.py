@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.storage.locations import parse_local_path
 from headrace.storage.store import Chunks
 
 _DEFAULT_BYTES = 8 << 30
@@ -111,7 +112,7 @@ def _list_files(folder: Path) -> list[tuple[float, int, str]]:
 @lru_cache(maxsize=8)
 def open_local_cache(folder: str, max_bytes: int) -> LocalCache:
     """Return the cache of a folder; one object for each process."""
-    return LocalCache(Path(folder), max_bytes)
+    return LocalCache(parse_local_path(folder, "HEADRACE_CACHE_DIR"), max_bytes)
 
 
 def get_local_cache() -> LocalCache:

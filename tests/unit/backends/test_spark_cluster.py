@@ -7,17 +7,21 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.backends.spark import backend, cluster, worker_probe
 from headrace.backends.spark.cluster import WorkerReport
+from headrace.connectors.worker_places import WorkerPlace, list_sink_places, list_source_places
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import SessionError
 from headrace.model.partition_map import PartitionMap
+from headrace.storage.locations import open_store
 from headrace.storage.posix import PosixStore
 
 NONCE = b"nonce"
@@ -85,6 +89,29 @@ def test_a_spark_that_has_run_for_a_while_has_its_executors(monkeypatch):
     assert context.wait() == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "tasks"),
+    [
+        ({}, 2),
+        ({"spark_dynamicAllocation_maxExecutors": "8"}, 2),  # it is not enabled
+        ({"spark_dynamicAllocation_enabled": "true", "spark_dynamicAllocation_maxExecutors": "8"}, 8),
+        (
+            {
+                "spark_dynamicAllocation_enabled": "true",
+                "spark_dynamicAllocation_maxExecutors": "8",
+                "spark_executor_cores": "4",
+                "spark_task_cpus": "2",
+            },
+            16,
+        ),
+        ({"spark_dynamicAllocation_enabled": "true", "spark_executor_cores": "4"}, 1024),  # Spark has no limit
+    ],
+)
+def test_dynamic_allocation_could_run_more_tasks(monkeypatch, settings, tasks):
+    context = StubContext(monkeypatch, [0.0, 0.0], **settings)
+    assert cluster.count_allocatable_slots(context, context.defaultParallelism) == tasks
+
+
 def test_a_cluster_without_executors_is_an_error(monkeypatch):
     with pytest.raises(
         SessionError, match=r"no executor of 'spark://host:7077' registered within 30 seconds\nhint: see the page"
@@ -95,7 +122,7 @@ def test_a_cluster_without_executors_is_an_error(monkeypatch):
 def make_report(**changes: Any) -> WorkerReport:
     values = {
         "host": "node1", "address": "", "process": 7, "folder": "/work", "python": "3.11.7", "versions": OWN, "missing": {},
-        "unseen": (), "refused": "", "answer": "answer", **changes,
+        "places": {}, "refused": "", "answer": "answer", **changes,
     }  # fmt: skip
     return WorkerReport(**values)
 
@@ -155,11 +182,12 @@ def test_the_probe_reads_the_nonce_and_answers(tmp_path):
         "key": "shuffle/n",
         "nonce": NONCE,
         "packages": ("headrace", "no_such_package"),
-        "paths": ("/nowhere",),
+        "paths": b"",
+        "seconds": 0.0,
     }
     (report,) = worker_probe.run_probe(request, [])
     assert store.get(report["answer"]) == NONCE
-    assert (list(report["missing"]), report["unseen"], report["refused"]) == (["no_such_package"], ["/nowhere"], "")
+    assert (list(report["missing"]), report["places"], report["refused"]) == (["no_such_package"], {}, "")
     (other,) = worker_probe.run_probe({**request, "nonce": b"another"}, [])
     assert (other["answer"], other["refused"]) == ("", f"{tmp_path}/shuffle/n has other content than the driver wrote")
     (absent,) = worker_probe.run_probe({**request, "key": "shuffle/none"}, [])
@@ -189,7 +217,7 @@ def test_executors_that_join_later_are_probed_before_the_next_batch(monkeypatch,
     used = backend.SparkBackend(spark, owns_spark=False)
     monkeypatch.setattr(backend, "wait_for_executors", lambda context, *, complete: None)
     monkeypatch.setattr(backend, "list_executors", lambda context: present)
-    monkeypatch.setattr(backend, "probe_workers", lambda context, job: probes.append(job))
+    monkeypatch.setattr(backend, "probe_workers", lambda job, run: probes.append(job) or 0)
 
     def run_batch() -> int:
         """Begin a batch; return how many probes there were until then."""
@@ -207,10 +235,128 @@ def test_executors_that_join_later_are_probed_before_the_next_batch(monkeypatch,
     present = frozenset({"a:1"})
     assert run_batch() == 3
     present = frozenset({"a:1", "c:4"})
-    monkeypatch.setattr(backend, "probe_workers", lambda context, job: cluster._raise_problems([("no headrace", "ship it")]))
+    monkeypatch.setattr(backend, "probe_workers", lambda job, run: cluster._raise_problems([("no headrace", "ship it")]))
     for _ in range(2):
         with pytest.raises(SessionError, match="no headrace"):
             used.run(job, [()])
+
+
+def test_places_are_probed_again_on_executors_that_join_and_on_those_that_did_not_report(monkeypatch, tmp_path, caplog):
+    probed, present, silent, now = [], frozenset({"a:1"}), 0, 100.0
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
+    used = backend.SparkBackend(spark, owns_spark=False)
+    monkeypatch.setattr(backend, "wait_for_executors", lambda context, *, complete: None)
+    monkeypatch.setattr(backend, "list_executors", lambda context: present)
+    monkeypatch.setattr(backend, "probe_workers", lambda job, run: silent)
+    monkeypatch.setattr(backend, "probe_places", lambda job, places, run: probed.append(places) or silent)
+    monkeypatch.setattr(backend, "time", SimpleNamespace(monotonic=lambda: now))
+    place, other = (WorkerPlace(path, "folder of the sink", is_written=True) for path in ("s3://bucket/out", "/data/out"))
+    places = [place]
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path), {}, ())
+
+    def run_batch() -> list[list[WorkerPlace]]:
+        """Begin a batch; return which places were probed."""
+        probed.clear()
+        with pytest.raises(AttributeError, match="setJobGroup"):
+            used.run(job, [()])
+        return list(probed)
+
+    used.probe(job, lambda: places)
+    assert probed == [[place]]
+    assert run_batch() == []
+    present, places = frozenset({"a:1", "b:2"}), [other]  # the first sink is gone meanwhile
+    assert (run_batch(), run_batch()) == ([[other]], [])
+    present, silent = frozenset({"a:1", "c:3"}), 1
+    assert (run_batch(), run_batch()) == ([[other]], [])
+    assert "1 executors did not report to the probe" in caplog.text
+    now, silent = 111.0, 0
+    assert (run_batch(), run_batch()) == ([[other]], [])
+
+
+def run_in_this_process(request: dict[str, Any]) -> tuple[list[WorkerReport], int]:
+    """Be the only worker, which runs two tasks, and of which one report counts."""
+    worker_probe.run_probe(request, [])
+    return [WorkerReport(**worker_probe.run_probe(request, [])[0])], 0
+
+
+def list_paths(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_places_of_sources_sinks_and_dead_letters_are_probed_and_left_as_they_were(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("x,time\n")
+    source = hr.FileSource(
+        tmp_path / "in" / "*.csv", schema="x INT, time TIMESTAMP", on_error="skip_row", dead_letter="jsonl:memory://probe/bad"
+    )
+    remote = hr.FileSource("memory://probe/in", schema="x INT, time TIMESTAMP", format="csv")
+    sinks = [hr.ParquetSink(str(tmp_path / "out")), hr.JsonLinesSink("memory://probe/out"), hr.NoopSink()]
+    places = [*list_source_places(source), *list_source_places(remote), *list_sink_places(sinks)]
+    assert [(place.location, place.is_written) for place in places] == [
+        (str(tmp_path / "in" / "*.csv"), False),
+        ("memory://probe/bad", True),
+        ("memory://probe/in", False),
+        (str(tmp_path / "out"), True),
+        ("memory://probe/out", True),
+    ]
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path / "ck"), {}, ())
+    assert cluster.probe_places(job, places, run_in_this_process) == 0
+    assert list_paths(tmp_path) == ["in/a.csv"]
+    assert list(open_store("memory://probe").list("")) == []
+    assert cluster.probe_places(job, [WorkerPlace(str(tmp_path / "none"), "folder of the stream", is_written=False)], None) == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (WorkerPlace("memory://hidden/out", "folder of the sink", is_written=True), "the driver does not see its file"),
+        (WorkerPlace("{folder}", "folder of the stream", is_written=False), "it has another folder of that name, or none"),
+        (WorkerPlace("/proc/out", "folder of dead letters", is_written=True), "Error: "),
+        (WorkerPlace("s3://bucket/in", "folder of the stream", is_written=False), "'no_such_option' is not valid"),
+    ],
+)
+def test_a_place_that_a_worker_does_not_see_is_an_error_with_the_reason(tmp_path, place, message):
+    place = replace(place, location=place.location.format(folder=tmp_path))
+    options = {"no_such_option": "x"} if place.location.startswith("s3:") else {}
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path / "ck"), {}, (), storage_options=options)
+
+    def run_elsewhere(request: dict[str, Any]) -> tuple[list[WorkerReport], int]:
+        """Be a worker on a machine with other folders and buckets."""
+        for path in tmp_path.glob(".headrace-*"):
+            path.unlink()
+        reports, missing = run_in_this_process(request)
+        for key in open_store("memory://hidden").list("out/_pending"):
+            open_store("memory://hidden").delete(key)
+        return reports, missing
+
+    with pytest.raises(SessionError, match=rf"^workers do not see the {place.use} '{place.location}'") as caught:
+        cluster.probe_places(job, [place], run_elsewhere)
+    assert message in caught.value.detail
+
+
+def test_a_worker_that_cannot_import_what_the_driver_has_is_an_error_and_no_failed_task(tmp_path):
+    def run_with_other_code(request: dict[str, Any]) -> tuple[list[WorkerReport], int]:
+        return run_in_this_process({**request, "job": b"cno.such.module\nBatchJob\n."})
+
+    job = BatchJob(-1, PartitionMap(1), PartitionMap(1), str(tmp_path / "ck"), {}, ())
+    with pytest.raises(SessionError, match="workers do not see") as caught:
+        cluster.probe_places(job, [WorkerPlace(str(tmp_path), "folder of the stream", is_written=False)], run_with_other_code)
+    assert "ModuleNotFoundError" in caught.value.detail
+
+
+def test_an_executor_that_gets_no_task_is_counted_as_missing(monkeypatch):
+    seconds = []
+    report = make_report()
+
+    def run_job(context: Any, request: dict[str, Any], tasks: int) -> list[WorkerReport]:
+        seconds.append(request["seconds"])
+        return [report] * tasks
+
+    monkeypatch.setattr(cluster, "_run_job", run_job)
+    monkeypatch.setattr(cluster, "count_executors", lambda context: 2)
+    assert cluster.run_rounds(SimpleNamespace(defaultParallelism=2), {}) == ([report], 1)
+    assert seconds == [0.0, 0.2, 0.4]
 
 
 PROGRAM_WITHOUT_GRPC = """

@@ -44,6 +44,13 @@ def test_a_report_is_written(headrace, tmp_path):
     assert "Windowed aggregation" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_results_are_written_to_this_machine_only(headrace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = headrace("bench", "run", "kafka", "--out", "s3://bucket/out")
+    assert (refused.code, "--out 's3://bucket/out' is in an object store" in refused.err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_report_without_results_is_refused(headrace, tmp_path):
     result = headrace("bench", "report", tmp_path)
     assert result.code == 1

@@ -64,6 +64,13 @@ def test_the_demo_ends_and_prints_a_json_summary(headrace):
 
 
 @pytest.mark.usefixtures("fast_clock")
+def test_a_checkpoint_by_url_makes_no_folder(headrace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = headrace("demo", "--backend", "local", "--checkpoint", "hdfs://nn/ck")
+    assert (refused.code, "checkpoint 'hdfs://nn/ck' has the unsupported scheme" in refused.err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_prints_a_text_summary(headrace):
     result = headrace("demo", "--seconds", 1, "--queries", 2, "--rate", 1000, "--backend", "local")
     assert result.code == 0, result.err

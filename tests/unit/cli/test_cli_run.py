@@ -16,6 +16,7 @@ import pytest
 
 from headrace.errors import OwnershipLostError
 from headrace.session import Session
+from headrace.storage.locations import open_store
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -66,6 +67,17 @@ def test_out_writes_results_and_a_checkpoint(headrace, session_file, tmp_path):
     again = headrace("run", session_file(), "--once", "--json", "--out", out, *LOCAL).document
     assert again == first
     assert len(read_rows(out / "total")) == 4
+
+
+def test_out_in_an_object_store_has_results_and_checkpoint_there(headrace, session_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document = headrace("run", session_file(), "--once", "--json", "--out", "memory://run-out/x", *LOCAL).document
+    assert document["queries"]["total"]["path"] == "memory://run-out/x/total"
+    assert document["checkpoint"] == "memory://run-out/x/.checkpoint"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "session.toml"]
+    assert list(open_store("memory://run-out/x/total").list(""))
+    refused = headrace("run", session_file(), "--once", "--out", "hdfs://nn/out", *LOCAL)
+    assert (refused.code, "--out 'hdfs://nn/out' has the unsupported scheme" in refused.err) == (1, True)
 
 
 def test_file_sinks_keep_a_checkpoint_beside_the_session_file(headrace, session_file, tmp_path):
@@ -345,17 +357,18 @@ def test_a_killed_run_resumes_without_loss_or_duplicates(headrace, tmp_path):
     assert result.document["batches"] == expected["batches"]
 
 
-def test_a_standby_waits_again_after_it_has_lost_its_checkpoint(headrace, session_file, monkeypatch):
-    """Another process takes the checkpoint over in the first batch; without --standby that is the end."""
-    runs, advance = [], Session.advance
+@pytest.mark.parametrize("step", ["create_stream", "add", "advance"])
+def test_a_standby_waits_again_after_it_has_lost_its_checkpoint(headrace, session_file, monkeypatch, step):
+    """Another process takes the checkpoint over at the first call of a step; without --standby that is the end."""
+    runs, run_step = [], getattr(Session, step)
 
-    def lose_first(session, **options):
+    def lose_first(session, *arguments, **options):
         runs.append(session)
         if len(runs) == 1:
             raise OwnershipLostError("this session no longer owns the checkpoint", detail="process 7 on host 'other'")
-        return advance(session, **options)
+        return run_step(session, *arguments, **options)
 
-    monkeypatch.setattr(Session, "advance", lose_first)
+    monkeypatch.setattr(Session, step, lose_first)
     result = headrace("run", session_file(), "--once", "--backend", "local")
     assert (result.code, "process 7 on host 'other'" in result.err) == (1, True)
     runs.clear()

@@ -68,6 +68,11 @@ def load_refused(tmp_path: Path, text: str) -> str:
         (STREAM + QUERY + 'sink = "kafka:x"\n', "is 'kafka:x', which is not a sink\ndetail: sinks: memory, console"),
         (STREAM + QUERY + 'sink = "parquet"\n', "which is not a sink"),
         (STREAM + QUERY + 'sink = "memory:x"\n', "which is not a sink"),
+        ('[streams.t]\npath = "hdfs://nn/in"\ntime = "time"\n' + QUERY, "'streams.t.path' .*unsupported scheme 'hdfs'"),
+        (STREAM + 'on_error = "skip_row"\ndead_letter = "jsonl:s3n://b/x"\n' + QUERY, "'streams.t.dead_letter' .*scheme 's3n'"),
+        (STREAM + QUERY + 'sink = "parquet:hdfs://nn/out"\n', "'queries.q.sink' .*unsupported scheme 'hdfs'"),
+        (STREAM + QUERY + 'sink = {kind = "jsonl", path = "s3n://b/out"}\n', "'queries.q.sink' .*unsupported scheme 's3n'"),
+        ("checkpoint = 'hdfs://nn/ck'\n" + STREAM + QUERY, "'checkpoint' .*unsupported scheme 'hdfs'"),
         (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink, sinks, budget"),
     ],
 )
@@ -83,7 +88,7 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     assert file.checkpoint == str(tmp_path / "state")
     assert file.streams[0].options["path"] == str(tmp_path / "data")
     assert file.make_sinks(file.queries[0], None)[0].path == str(tmp_path / "out" / "q")
-    assert file.make_sinks(file.queries[0], Path("/elsewhere"))[0].path == "/elsewhere/out/q"
+    assert file.make_sinks(file.queries[0], "/elsewhere")[0].path == "/elsewhere/out/q"
 
 
 def test_options_of_the_format_of_files(tmp_path):
@@ -107,9 +112,24 @@ def test_out_makes_json_lines_sinks_in_its_folder(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')
     file = SessionFile.load(path)
-    sinks = [file.make_sinks(query, tmp_path)[0] for query in file.queries]
+    sinks = [file.make_sinks(query, str(tmp_path))[0] for query in file.queries]
     assert [sink.kind for sink in sinks] == ["jsonl", "jsonl"]
     assert all(Path(sink.path).parent == tmp_path for sink in sinks)
+
+
+def test_urls_stay_urls_and_file_urls_are_paths(tmp_path):
+    path = tmp_path / "s.toml"
+    stream = STREAM.replace('"data"', '"file:data/*.csv"') + 'on_error = "skip_row"\ndead_letter = "jsonl:s3a://b/bad"\n'
+    path.write_text('checkpoint = "file:state"\n' + stream + QUERY + 'sinks = ["jsonl:file:/data/out", "parquet:s3a://b/out"]\n')
+    file = SessionFile.load(path)
+    assert file.checkpoint == str(tmp_path / "state")
+    assert file.streams[0].options["path"] == str(tmp_path / "data" / "*.csv")
+    assert file.streams[0].options["dead_letter"] == "jsonl:s3://b/bad"
+    assert [sink.path for sink in file.make_sinks(file.queries[0], None)] == ["/data/out", "s3://b/out"]
+    path.write_text(STREAM + QUERY + 'sink = "jsonl:out/q"\n[queries.r]\nsql = "SELECT 1"\n')
+    file = SessionFile.load(path)
+    sinks = [file.make_sinks(query, "s3://b/results")[0] for query in file.queries]
+    assert [sink.path for sink in sinks] == ["s3://b/results/out/q", "s3://b/results/r"]
 
 
 def test_the_example_in_the_docstring_is_valid(tmp_path):

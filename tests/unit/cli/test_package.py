@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.package import write_zip
 from headrace.engine.kernels import unpack_kernels
 from headrace.errors import HeadraceError
+from headrace.package_zip import write_zip
 
 PREFIX = "headrace/engine/kernels/"
 PROGRAM = """

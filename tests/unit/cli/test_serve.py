@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import headrace as hr
+from headrace.cli import serve
 from headrace.errors import HeadraceError
 from support.certificates import make_certificate
 from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, start_service, wait_until
@@ -94,6 +95,22 @@ def test_a_session_file_adds_its_queries_only_on_the_first_start(tmp_path: Path)
         assert process.wait(TIMEOUT_SECONDS) == 0
     with run_service(*options) as (url, _):
         assert {query.name for query in hr.connect(url).queries()} == names - {"revenue"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "0.0.0.0", "--checkpoint", "memory://serve"], "tokens are not generated in an object store"),
+        (["--allow-root", "no-such-folder"], "is not a directory"),
+        (["{file}"], "sink 'hdfs://nn/out' has the unsupported scheme"),
+    ],
+)
+def test_a_standby_refuses_at_its_start_what_it_could_not_do_later(headrace, session_file, monkeypatch, words, message):
+    """Otherwise it looks healthy, and ends at the failover."""
+    monkeypatch.setattr(serve, "Session", lambda *_, **__: pytest.fail("the session was opened"))
+    file = session_file(queries='[queries.q]\nsql = "SELECT k FROM t"\nsink = "jsonl:hdfs://nn/out"\n')
+    refused = headrace("serve", "--standby", "--backend", "local", "--port", "0", *(word.format(file=file) for word in words))
+    assert (refused.code, message in refused.err) == (1, True), refused.err
 
 
 def test_an_address_in_use_is_refused():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.connectors.source import Range
-from headrace.runtime.batch_planner import split_into_tasks
+from headrace.runtime.batch_planner import choose_task_count, split_into_tasks
 
 
 def make_ranges(rows: list[int]) -> list[Range]:
@@ -27,3 +27,19 @@ def test_every_range_is_in_one_task_and_no_task_is_empty(rows: list[int], parall
     assert [item for task in tasks for item in task] == ranges
     assert all(tasks)
     assert len(tasks) <= parallelism
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_tasks", "tasks"),
+    [
+        ([250_000] * 16, 0, 2),  # the parallelism
+        ([250_000] * 16, 8, 8),
+        ([250_000] * 16, 1024, 16),  # each range is one task
+        ([100] * 16, 1024, 2),  # too few rows
+        ([50_000] * 8, 1024, 4),
+        ([], 1024, 0),
+    ],
+)
+def test_a_large_batch_has_tasks_that_wait_for_executors(rows: list[int], max_tasks: int, tasks: int) -> None:
+    ranges = make_ranges(rows)
+    assert len(split_into_tasks(ranges, choose_task_count(ranges, 2, max_tasks))) == tasks

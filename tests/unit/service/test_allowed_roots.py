@@ -72,6 +72,16 @@ def test_a_relative_path_starts_at_the_folder_of_the_process(tree: Path, monkeyp
         roots.check(".")
 
 
+def test_urls_and_schemes_are_no_names_below_the_folder_of_the_process(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    roots = AllowedRoots([tree / "open"], tree / "checkpoint")
+    monkeypatch.chdir(tree / "open")
+    for path in ("s3://bucket/rows.csv", "S3A://bucket/*.csv", "file:/etc/passwd", "hdfs://nn/x", f"file:{tree}/closed"):
+        with pytest.raises(ForbiddenPathError):
+            roots.check(path)
+    assert not roots.contains("s3://bucket/rows.csv")
+    roots.check(f"file:{tree}/open/rows.csv")
+
+
 def test_a_root_may_itself_be_a_link(tree: Path):
     AllowedRoots([tree / "into"], tree / "checkpoint").check(str(tree / "open" / "rows.csv"))
 

@@ -8,12 +8,13 @@ workers do not need the user's modules.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -21,11 +22,13 @@ from pyspark.errors import PySparkException
 
 from headrace.backends.spark import pipeline
 from headrace.backends.spark.cluster import (
+    count_allocatable_slots,
     count_executors,
     import_in_workers,
     list_executors,
-    probe_folder,
+    probe_places,
     probe_workers,
+    run_rounds,
     wait_for_executors,
 )
 from headrace.backends.spark.connect import ConnectBackend
@@ -43,7 +46,7 @@ from headrace.backends.spark.environment import (
 )
 from headrace.backends.spark.job_errors import make_job_error
 from headrace.connectors import Range
-from headrace.connectors.file_access import is_glob
+from headrace.connectors.worker_places import WorkerPlace
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError
@@ -56,11 +59,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_LOG = logging.getLogger("headrace")
 EXCHANGES = ("auto", "files", "shuffle")
 _WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
 _SHOWN_STREAMS = 5  # in the description of a job
 _POLL_SECONDS = 0.1
 _WARM_SECONDS = 30.0
+_PROBE_AGAIN_SECONDS = 10.0
 
 
 class SparkBackend:
@@ -76,7 +81,9 @@ class SparkBackend:
         self._spark, self._owns_spark, self._exchange = spark, owns_spark, exchange
         self._is_local = is_local_master(str(spark.sparkContext.master))
         self._is_closed, self._parallelism = False, 1
-        self._known_folders: set[str] = set()
+        self._known_places: set[WorkerPlace] = set()
+        self._list_places: Callable[[], list[WorkerPlace]] = list
+        self._next_probe = 0.0
         self._probed_executors: frozenset[str] = frozenset()
         self._probe_job: BatchJob | None = None
         self._worker_memory = int(_WORKER_MEMORY_SHARE * _read_memory_bytes() / self.parallelism) if self._is_local else 0
@@ -89,21 +96,33 @@ class SparkBackend:
         return self._parallelism
 
     @property
+    def max_map_tasks(self) -> int:
+        """The number of tasks that the executors of dynamic allocation could run at most; without it, the parallelism.
+
+        Spark asks for executors for tasks that wait, so that a batch of as many tasks as there are cores never gets more.
+        """
+        parallelism = self.parallelism
+        return (
+            parallelism if self._is_local or self._is_closed else count_allocatable_slots(self._spark.sparkContext, parallelism)
+        )
+
+    @property
     def exchange(self) -> str:
         """How large shuffle blocks travel: "files", "shuffle", or "auto" before the workers of a cluster were probed."""
         return "files" if self._is_local and self._exchange == "auto" else self._exchange
 
-    def probe(self, job: BatchJob) -> None:
+    def probe(self, job: BatchJob, list_places: Callable[[], list[WorkerPlace]] = list) -> None:
         """Check that all workers can run the micro-batches of a checkpoint, and choose the exchange.
 
-        Raises SessionError with the workers that cannot. On a local master there is nothing to check.
+        `list_places` returns the places that workers use, whenever executors have joined. Raises SessionError with the workers
+        that cannot. On a local master there is nothing to check.
         """
         has_folder = isinstance(job.store, PosixStore)
         if self._exchange == "files" and not has_folder:
             raise SessionError(
                 "exchange 'files' needs a checkpoint in a folder", hint="leave it out: shuffle blocks then pass through Spark"
             )
-        self._probe_job = job
+        self._probe_job, self._list_places = job, list_places
         if not self._is_local:
             wait_for_executors(self._spark.sparkContext, complete=False)
             self._probe_new_executors()
@@ -128,24 +147,40 @@ class SparkBackend:
                 due = time.monotonic() + _WARM_SECONDS
             time.sleep(_POLL_SECONDS)
 
-    def _probe_new_executors(self) -> None:
+    def _probe_new_executors(self, *, at_once: bool = False) -> None:
         """Probe the workers if there are executors that have registered since the last probe.
 
-        Raises SessionError with those that cannot run micro-batches.
+        Executors of which one has not reported, because it is busy, count as not probed: they are probed again after some
+        seconds, or `at_once`. Raises SessionError with those that cannot run micro-batches.
         """
         present = list_executors(self._spark.sparkContext)
-        if self._probe_job is not None and not present <= self._probed_executors:
-            probe_workers(self._spark.sparkContext, self._probe_job)
+        if self._probe_job is None or present <= self._probed_executors or not (at_once or time.monotonic() >= self._next_probe):
+            return
+        missing = probe_workers(self._probe_job, partial(run_rounds, self._spark.sparkContext))
+        missing = max(missing, self._probe_places(self._list_places()))
+        if missing:
+            _LOG.warning("%d executors did not report to the probe; they are probed again later", missing)
+            self._next_probe = time.monotonic() + _PROBE_AGAIN_SECONDS
+        else:
             self._probed_executors = present
 
-    def probe_folder(self, folder: str, use: str) -> None:
-        """Raise SessionError if a worker of a cluster does not see a folder of this machine; `use` says what it is for.
+    def _probe_places(self, places: Sequence[WorkerPlace]) -> int:
+        """Probe places, if there are any; return the number of executors that have not reported."""
+        if not places or self._probe_job is None:
+            return 0
+        missing = probe_places(self._probe_job, places, partial(run_rounds, self._spark.sparkContext))
+        self._known_places.update(() if missing else places)
+        return missing
+
+    def probe_places(self, places: Sequence[WorkerPlace]) -> None:
+        """Raise SessionError if a worker of a cluster cannot use a folder or URL.
 
         Of a pattern of files it is the folder above. The folder of a sink is created, as workers would.
         """
-        if not self._is_local and folder not in self._known_folders:
-            probe_folder(self._spark.sparkContext, _find_folder(folder), use)
-            self._known_folders.add(folder)
+        if not self._is_local:
+            missing = self._probe_places([place for place in places if place not in self._known_places])
+            if missing:
+                self._probed_executors = frozenset()  # the next batch probes again
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run a micro-batch, then remove its shuffle files.
@@ -168,7 +203,7 @@ class SparkBackend:
                 raise exceeded_time_error(job.max_seconds) from error
             if not self._is_local:
                 with contextlib.suppress(Py4JError, AttributeError):  # Spark has ended
-                    self._probe_new_executors()  # one that joined meanwhile may be the cause, and then the probe says why
+                    self._probe_new_executors(at_once=True)  # one that joined meanwhile may be the cause: the probe says why
             raise make_job_error(job.batch, str(error)) from error
         finally:
             for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
@@ -220,14 +255,6 @@ def _cancel_after(seconds: float, context: SparkContext, group: str, expired: th
         yield
     finally:
         timer.cancel()
-
-
-def _find_folder(path: str) -> Path:
-    """Return the folder of a file or of a pattern, or the path itself."""
-    folder = next((parent for parent in reversed(Path(path).parents) if is_glob(parent.name)), None)
-    if folder is not None:
-        return folder.parent
-    return Path(path).parent if is_glob(path) or Path(path).is_file() else Path(path)
 
 
 def _read_memory_bytes() -> int:

@@ -12,11 +12,11 @@ import pickle
 import platform
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -24,8 +24,10 @@ from pyspark import cloudpickle as untyped
 from pyspark.errors import PySparkException
 
 from headrace.backends.spark import worker_probe
+from headrace.connectors.worker_places import PlaceCheck, WorkerPlace, leave_files, verify_answer
 from headrace.engine.batch_job import BatchJob
 from headrace.errors import SessionError
+from headrace.storage.locations import is_url, use_storage_options
 from headrace.storage.store import Store, make_attempt_key
 
 cloudpickle: Any = untyped
@@ -40,12 +42,29 @@ _WAIT_SECONDS = 30.0  # for the first executor, as Spark's spark.scheduler.maxRe
 _SETTLE_SECONDS = 2.0  # without another executor, after which those of the start are complete
 _POLL_SECONDS = 0.05
 _MAX_ROUNDS = 3
+_MAX_MAP_TASKS = 1024  # each is some milliseconds of the driver, and a shuffle block for each partition
+_REPEATED_SECONDS = 0.2
 _MAX_TASKS_PER_EXECUTOR = 16
 
 
 def count_executors(context: SparkContext) -> int:
     """Return the number of registered executors."""
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001  the driver counts, too
+
+
+def count_allocatable_slots(context: SparkContext, parallelism: int) -> int:
+    """Return how many tasks could run at a time if dynamic allocation started all executors that it may, up to a bound.
+
+    Without dynamic allocation it is the parallelism. An executor of a standalone cluster has all cores of its worker unless
+    spark.executor.cores is set; it counts with those of the present ones.
+    """
+    conf = context.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return parallelism
+    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(_MAX_MAP_TASKS)))
+    cores = int(conf.get("spark.executor.cores", "0")) or parallelism // max(1, count_executors(context))
+    slots = most * max(1, cores // int(conf.get("spark.task.cpus", "1")))
+    return max(parallelism, min(slots, _MAX_MAP_TASKS))
 
 
 def list_executors(context: SparkContext) -> frozenset[str]:
@@ -94,7 +113,7 @@ class WorkerReport:
     python: str
     versions: Mapping[str, str]
     missing: Mapping[str, str]
-    unseen: Sequence[str]
+    places: Mapping[WorkerPlace, PlaceCheck]
     refused: str
     answer: str
 
@@ -105,6 +124,9 @@ class WorkerReport:
         return f"{self.host}{address}, {self.folder}"
 
 
+RunRequests: TypeAlias = Callable[[Mapping[str, Any]], tuple[list[WorkerReport], int]]
+
+
 def import_in_workers(context: SparkContext) -> None:
     """Let the Python workers import what every task needs, where executors have registered; raises nothing."""
     tasks = max(1, int(context.defaultParallelism))
@@ -112,65 +134,77 @@ def import_in_workers(context: SparkContext) -> None:
         context.parallelize(range(tasks), tasks).mapPartitions(partial(worker_probe.import_modules, _TASK_MODULES)).collect()
 
 
-def probe_workers(context: SparkContext, job: BatchJob) -> None:
-    """Probe every executor: packages, and whether it reads from and writes to the checkpoint of the job.
+def probe_workers(job: BatchJob, run_requests: RunRequests) -> int:
+    """Probe workers: packages, and whether they read from and write to the checkpoint of the job.
 
-    Raises SessionError that lists the executors that cannot run micro-batches, and says what to do.
+    `run_requests` sends them a request and returns their reports, and the number of executors that have not reported, which is
+    returned. Raises SessionError that lists the workers that cannot run micro-batches, and says what to do.
     """
-    probe_checkpoint(job, partial(_run_rounds, context))
-
-
-def probe_checkpoint(job: BatchJob, run_requests: Callable[[Mapping[str, Any]], list[WorkerReport]]) -> None:
-    """Probe workers by a function that sends them a request and returns their reports; raises as `probe_workers`."""
     store, nonce = job.store, uuid.uuid4().hex.encode()
     key = make_attempt_key("shuffle", "probe", ".nonce")
     store.put(key, [nonce], sync=False)
     try:
-        reports = run_requests({"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": _PACKAGES, "paths": ()})
+        reports, missing = run_requests(make_request(job, key, nonce, _PACKAGES))
         problems = _find_problems(store, nonce, reports)
     finally:
         for name in store.list("shuffle"):
             if name.startswith(key):
                 store.delete(name)
     _raise_problems(problems)
+    return missing
 
 
-def probe_folder(context: SparkContext, folder: Path, use: str) -> None:
-    """Raise SessionError if an executor does not see what the driver writes into a folder; `use` says what it is for.
+def probe_places(job: BatchJob, places: Sequence[WorkerPlace], run_requests: RunRequests) -> int:
+    """Probe whether workers can use these folders and URLs, with the options of the job; see `probe_workers`.
 
-    Of a folder that is read-only here, executors need a folder of the same path.
+    Raises SessionError for the first place that one cannot use.
     """
-    nonce = folder / f".headrace-{uuid.uuid4().hex}.tmp"  # sources ignore such names
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        nonce.touch()
-    except OSError:
-        nonce = folder
-    try:
-        reports = _run_rounds(context, {"job": b"", "key": "", "nonce": b"", "packages": (), "paths": (str(nonce),)})
-    finally:
-        if nonce != folder:
-            nonce.unlink(missing_ok=True)
-    unseen = [report.place for report in reports if report.unseen]
-    if unseen:
+    job.prepare_environment()
+    with use_storage_options(job.storage_options), leave_files(places) as paths:
+        if not paths:
+            return 0
+        request = make_request(job, packages=("headrace",), paths=pickle.dumps(paths))
+        reports, missing = run_requests(request)
+        problems: dict[WorkerPlace, list[str]] = defaultdict(list)
+        for report in reports:
+            for place in paths:
+                reason = verify_answer(place, report.places.get(place, PlaceCheck(report.refused or "it has no headrace")))
+                if reason:
+                    problems[place].append(f"{report.place} ({reason})")
+    for place, texts in problems.items():
+        is_remote = is_url(place.location)
+        hint = "give workers its options and credentials" if is_remote else "use a folder that all machines mount at one path"
         raise SessionError(
-            f"workers do not see the {use} '{folder}'",
-            detail=f"not seen on {'; '.join(unseen)}",
-            hint=f"use a folder that all machines mount at the same path, see {_DOCUMENT}",
+            f"workers do not see the {place.use} '{place.location}'",
+            detail=f"not seen on {'; '.join(texts)}",
+            hint=f"{hint}, see {_DOCUMENT}",
         )
+    return missing
 
 
-def _run_rounds(context: SparkContext, request: Mapping[str, Any]) -> list[WorkerReport]:
-    """Run the probe until every executor has reported; one that is busy with other jobs may be left out."""
+def make_request(
+    job: BatchJob, key: str = "", nonce: bytes = b"", packages: Sequence[str] = (), paths: bytes = b""
+) -> dict[str, Any]:
+    """Return the request of a probe: packages to import, and the nonce in the checkpoint and the places to use, if there are."""
+    return {"job": pickle.dumps(job), "key": key, "nonce": nonce, "packages": packages, "paths": paths, "seconds": 0.0}
+
+
+def run_rounds(context: SparkContext, request: Mapping[str, Any]) -> tuple[list[WorkerReport], int]:
+    """Run the probe until every executor has reported, at most three times; return the reports, and how many are missing.
+
+    An executor that is busy with other jobs may not get a task. From the second time on, a task takes longer, so that the others
+    do not take all of them.
+    """
     reports: dict[tuple[str, int], WorkerReport] = {}
-    for _ in range(_MAX_ROUNDS):
+    executors = 0
+    for number in range(_MAX_ROUNDS):
         executors = count_executors(context)
         tasks = max(1, executors, min(context.defaultParallelism, _MAX_TASKS_PER_EXECUTOR * executors))
-        for report in _run_job(context, request, tasks):
+        for report in _run_job(context, {**request, "seconds": number * _REPEATED_SECONDS}, tasks):
             reports.setdefault((report.host, report.process), report)
         if len(reports) >= executors:
             break
-    return sorted(reports.values(), key=lambda report: report.place)
+    return sorted(reports.values(), key=lambda report: report.place), max(0, executors - len(reports))
 
 
 def _run_job(context: SparkContext, request: Mapping[str, Any], tasks: int) -> list[WorkerReport]:

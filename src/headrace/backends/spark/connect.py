@@ -7,25 +7,39 @@ and `mapInArrow` for each level of the reduce stage. The functions in `pipeline`
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pickle
+import re
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import functions
 
 from headrace.backends.spark import pipeline
-from headrace.backends.spark.cluster import WorkerReport, explain_failure, pickle_by_value, probe_checkpoint
+from headrace.backends.spark.cluster import (
+    WorkerReport,
+    explain_failure,
+    make_request,
+    pickle_by_value,
+    probe_places,
+    probe_workers,
+)
 from headrace.backends.spark.job_errors import make_job_error
-from headrace.backends.spark.worker_probe import run_probe_on_batches
+from headrace.backends.spark.worker_probe import import_packages, run_probe_on_batches
 from headrace.connectors import Range
+from headrace.connectors.worker_places import WorkerPlace
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError
+from headrace.package_zip import find_own_zip, write_zip
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.posix import PosixStore
 
@@ -34,9 +48,11 @@ if TYPE_CHECKING:
 
     from headrace.backends.spark.pipeline import ShuffleRow
 
+_SHIPPED = ("headrace",)
 _COLUMNS = "target int, kind string, content binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.string()), ("content", pa.binary())])
-_PROBED_PARTITIONS = 10_000
+_PARALLELISM_QUERY = "EXPLAIN SELECT id FROM range(0, 10000)"  # it is planned, and not run
+_REFRESH_SECONDS = 5.0
 
 
 class ConnectBackend:
@@ -46,15 +62,24 @@ class ConnectBackend:
         """Use a Spark Connect session. `exchange` is as for `SparkBackend`, but "auto" is the shuffle."""
         self._spark, self._exchange = spark, exchange
         self._parallelism = self._find_parallelism()
+        self._refresh_at = time.monotonic() + _REFRESH_SECONDS
+        self._probe_job: BatchJob | None = None
 
     def _find_parallelism(self) -> int:
         """Return the number of partitions that Spark gives to a range: its default parallelism, which only the server knows."""
-        numbers = self._spark.range(_PROBED_PARTITIONS).select(functions.spark_partition_id().alias("id"))
-        return int(numbers.distinct().count())
+        plan = str(self._spark.sql(_PARALLELISM_QUERY).collect()[0][0])
+        splits = re.search(r"splits=(\d+)", plan)
+        if splits is None:
+            raise SessionError("the server of Spark Connect does not tell its parallelism", detail=plan)
+        return int(splits[1])
 
     @property
     def parallelism(self) -> int:
-        """The number of tasks that Spark runs concurrently."""
+        """The number of tasks that Spark runs concurrently; it follows the executors, some seconds later."""
+        if time.monotonic() >= self._refresh_at:
+            with contextlib.suppress(PySparkException):  # it ends, or is busy: a batch says what is wrong
+                self._parallelism = self._find_parallelism()
+            self._refresh_at = time.monotonic() + _REFRESH_SECONDS
         return self._parallelism
 
     @property
@@ -106,16 +131,44 @@ class ConnectBackend:
             timer.cancel()
             self._spark.removeTag(tag)
 
-    def probe(self, job: BatchJob) -> None:
+    def probe(self, job: BatchJob, list_places: Callable[[], list[WorkerPlace]] = list) -> None:
         """Check that workers can run the micro-batches of a checkpoint; raises SessionError with those that cannot.
 
-        The client of Spark Connect knows no executors: the probe has as many tasks as run at the same time.
+        `list_places` returns the places that workers use. The client of Spark Connect knows no executors: the probe has as many
+        tasks as run at the same time.
         """
         if self._exchange == "files" and not isinstance(job.store, PosixStore):
             raise SessionError("exchange 'files' needs a checkpoint in a folder")
-        probe_checkpoint(job, self._run_probe)
+        self._probe_job = job
+        self._ship_package(job)
+        probe_workers(job, self._run_probe)
+        self.probe_places(list_places())
 
-    def _run_probe(self, request: Mapping[str, Any]) -> list[WorkerReport]:
+    def _ship_package(self, job: BatchJob) -> None:
+        """Send headrace to the workers as an artifact of the session if one does not have it, or has another version.
+
+        Their Python needs the libraries of headrace; what it lacks is found by the probe.
+        """
+        own, _ = import_packages(_SHIPPED)
+        reports, _ = self._run_probe(make_request(job, packages=_SHIPPED))
+        if all(report.versions == own for report in reports):
+            return
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            written = find_own_zip()
+            if written is None:
+                written = Path(folder) / "headrace.zip"
+                write_zip(written)
+            digest = hashlib.sha256(written.read_bytes()).hexdigest()[:8]
+            artifact = Path(folder) / f"headrace-{digest}.zip"  # a session refuses another content under the same name
+            shutil.copyfile(written, artifact)
+            self._spark.addArtifacts(str(artifact), pyfile=True)
+
+    def probe_places(self, places: Sequence[WorkerPlace]) -> None:
+        """Raise SessionError if a worker cannot use a folder or URL."""
+        if self._probe_job is not None and places:
+            probe_places(self._probe_job, places, self._run_probe)
+
+    def _run_probe(self, request: Mapping[str, Any]) -> tuple[list[WorkerReport], int]:
         numbers = self._spark.range(0, self._parallelism, 1, self._parallelism)
         try:
             with pickle_by_value():
@@ -124,7 +177,7 @@ class ConnectBackend:
         except PySparkException as error:
             raise explain_failure(str(error)) from error
         reports = (WorkerReport(**pickle.loads(row)) for row in rows)
-        return list({(report.host, report.process): report for report in reports}.values())
+        return list({(report.host, report.process): report for report in reports}.values()), 0
 
     def close(self) -> None:
         """Do nothing: the Spark Connect session belongs to its owner."""

@@ -10,6 +10,7 @@ import os
 import pickle
 import platform
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,10 @@ def import_modules(names: Sequence[str], numbers: Iterable[int]) -> list[int]:
 
 
 def run_probe(request: Mapping[str, Any], numbers: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the report of this worker: its place, versions of packages, and what of the request it cannot do."""
+    """Return the report of this worker: its place, versions of packages, and what of the request it cannot do.
+
+    It takes `seconds`, so that tasks which are repeated reach other executors, too.
+    """
     del numbers
     report: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -32,13 +36,17 @@ def run_probe(request: Mapping[str, Any], numbers: Iterable[int]) -> list[dict[s
         "process": os.getppid(),  # the daemon, of which each executor has one
         "folder": os.getcwd(),  # noqa: PTH109
         "python": platform.python_version(),
-        "unseen": [path for path in request["paths"] if not os.path.exists(path)],  # noqa: PTH110
+        "places": {},
         "refused": "",
         "answer": "",
     }
     report["versions"], report["missing"] = import_packages(request["packages"])
-    if "headrace" in report["versions"] and request["key"]:
-        _answer_nonce(request, report)
+    if "headrace" in report["versions"]:
+        if request["key"]:
+            _answer_nonce(request, report)
+        if request["paths"]:
+            _check_places(request, report)
+    time.sleep(request["seconds"])
     return [report]
 
 
@@ -59,6 +67,19 @@ def import_packages(packages: Sequence[str]) -> tuple[dict[str, str], dict[str, 
         except Exception as error:  # noqa: BLE001  a broken package may raise anything when it is imported
             missing[name] = f"{type(error).__name__}: {error}"
     return versions, missing
+
+
+def _check_places(request: Mapping[str, Any], report: dict[str, Any]) -> None:
+    """Try what tasks will do with folders and URLs, by the code and with the options of the session."""
+    try:
+        places = importlib.import_module("headrace.connectors.worker_places")
+        locations = importlib.import_module("headrace.storage.locations")
+        job = pickle.loads(request["job"])
+        job.prepare_environment()
+        with locations.use_storage_options(job.storage_options):
+            report["places"] = places.check_places(pickle.loads(request["paths"]))
+    except Exception as error:  # noqa: BLE001  other code of the same version, or a library that is missing
+        report["refused"] = f"{type(error).__name__}: {error}"
 
 
 def _answer_nonce(request: Mapping[str, Any], report: dict[str, Any]) -> None:

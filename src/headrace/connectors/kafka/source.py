@@ -128,6 +128,11 @@ class KafkaSource:
         self._known: dict[str, Any] = {}  # the topic as it was when the stream was created: its id, and where to start
         self._unreported: dict[int, int] = {}  # offsets that the group does not have yet
 
+    @property
+    def dead_letter(self) -> str:
+        """The folder or URL of dead letters; empty without one."""
+        return str(self._range_options["dead_letter"])
+
     def attach(self, stream: str, store: Store) -> None:
         """See `Source`; stores where the stream starts, and which topic it is. A known stream attaches without the brokers."""
         if store.find_size(_TOPIC_FILE) is None:
