@@ -17,6 +17,7 @@ from headrace.connectors.file_access import is_glob, list_files
 from headrace.connectors.files import FileSource
 from headrace.connectors.pending_files import PENDING_FOLDER, open_sink_store
 from headrace.connectors.sinks import Sink
+from headrace.connectors.skipped_rows import is_letter_topic
 from headrace.connectors.source import Source
 from headrace.errors import HeadraceError
 from headrace.storage.locations import is_url
@@ -43,7 +44,9 @@ def list_source_places(source: Source) -> list[WorkerPlace]:
     """Return the places of a source: files, and dead letters."""
     places = [WorkerPlace(source.path, "folder of the stream", is_written=False)] if isinstance(source, FileSource) else []
     dead_letter = str(getattr(source, "dead_letter", ""))
-    return [*places, WorkerPlace(dead_letter, "folder of dead letters", is_written=True)] if dead_letter else places
+    if not dead_letter or is_letter_topic(dead_letter):
+        return places
+    return [*places, WorkerPlace(dead_letter, "folder of dead letters", is_written=True)]
 
 
 def list_sink_places(sinks: Iterable[Sink]) -> list[WorkerPlace]:

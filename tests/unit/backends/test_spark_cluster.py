@@ -283,6 +283,13 @@ def list_paths(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def test_a_topic_of_dead_letters_is_no_place_of_workers():
+    source = hr.KafkaSource(
+        "t", brokers="127.0.0.1:1", schema="x INT, time TIMESTAMP", on_error="skip_row", dead_letter="kafka:letters"
+    )
+    assert list_source_places(source) == []
+
+
 def test_places_of_sources_sinks_and_dead_letters_are_probed_and_left_as_they_were(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("x,time\n")

@@ -63,11 +63,12 @@ def test_a_standby_answers_503_until_the_service_is_killed_and_then_serves(tmp_p
         port = str(free.getsockname()[1])
     url = f"http://127.0.0.1:{port}"
     with (
-        run_service("--demo", "--port", "0", *options) as (_, first),
+        run_service("--demo", "--port", "0", *options) as (first_url, first),
         start_service("--standby", "--port", port, *options) as standby,
     ):
         wait_until(lambda: find_status(url) == "standby")
         assert httpx.get(f"{url}/v1/queries", timeout=10).json()["error"] == "this service waits as a standby"
+        wait_until(lambda: httpx.get(f"{first_url}/v1/progress", timeout=10).json())  # its streams are in the checkpoint
         first.send_signal(signal.SIGKILL)
         first.wait()
         wait_until(lambda: find_status(url) == "ok")
