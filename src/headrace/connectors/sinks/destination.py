@@ -24,8 +24,9 @@ from headrace.errors import SinkError
 class Destination(Protocol):
     """A connection of one writer to its destination. One thread at a time uses it; after an error it is closed.
 
-    Every method raises SinkError for what no repetition can change, which fails the query; any other exception means that the
-    destination is not available: the caller connects again, later.
+    Every method raises SinkError for what no repetition can change, which fails the query. DestinationUnavailableError, and the
+    exceptions of a library, mean that the destination is not available: the caller connects again, later. A programming error,
+    such as a TypeError, is a bug, and fails the query.
     """
 
     def check_columns(self, schema: pa.Schema) -> None:

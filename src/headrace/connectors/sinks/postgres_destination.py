@@ -17,7 +17,7 @@ from psycopg import sql
 from headrace.connectors.row_text import encode_json_values
 from headrace.connectors.secrets import resolve_reference
 from headrace.connectors.sinks.postgres import MARKS_TABLE, PostgresSink
-from headrace.errors import SinkError
+from headrace.errors import DestinationUnavailableError, SinkError
 
 _MARKS = sql.Identifier(MARKS_TABLE)
 _CONNECT_SECONDS = 10
@@ -43,7 +43,7 @@ class PostgresDestination:
 
     def read_mark(self) -> int | None:
         """See `Destination`."""
-        password = resolve_reference("password", self._sink.password, SinkError) or None
+        password = resolve_reference("password", self._sink.password, DestinationUnavailableError) or None
         self._connection = psycopg.connect(
             self._sink.url, password=password, connect_timeout=_CONNECT_SECONDS, options=_OPTIONS, keepalives_idle=10
         )
