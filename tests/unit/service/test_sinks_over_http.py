@@ -199,6 +199,13 @@ def test_statements_make_queries_with_sinks(serve: Callable[..., Service], tmp_p
     assert service.http.put("/v1/queries/q", json={"sql": "SELECT price FROM purchases"}).status_code in {200, 202}
     assert list_sinks() == ["memory", "parquet"]
     assert run("SHOW QUERIES")[1]["rows"] == [{"name": "q", "sql": "SELECT price FROM purchases"}]
+    status, answer = run(f"ALTER QUERY q ADD SINK WITH (sink = 'jsonl', path = '{tmp_path}/results/b')")
+    assert (status, answer["query"], answer["rows"]) == (200, "q", [{"number": 2}])
+    assert run("SHOW SINKS")[1]["rows"][2]["sink"] == f"jsonl:{tmp_path}/results/b"
+    assert run("ALTER QUERY q DROP SINK 2 DISCARD")[0] == 200
+    wait_until(lambda: len(list_sinks()) == 2)
+    assert run("ALTER QUERY q DROP SINK 0")[0] == 409
+    assert run("ALTER QUERY q ADD SINK WITH (sink = 'jsonl', path = '/etc/r')")[0] == 403
     assert run("DESCRIBE q")[1]["rows"] == [{"column": "price", "type": "DOUBLE"}]
     assert run("CREATE QUERY r WITH (sink = 'jsonl', path = '/etc/r') AS SELECT price FROM purchases")[0] == 403
     assert run("DROP QUERY q")[1]["query"] == "q"
