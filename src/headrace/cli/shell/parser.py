@@ -403,7 +403,7 @@ def _parse_alter(reader: _TokenReader) -> AlterStatement:
     statement = parse_ddl(reader.text)
     reader.remaining.clear()
     assert isinstance(statement, AddSinkStatement | DropSinkStatement)
-    return AlterStatement(statement.name, reader.text)
+    return AlterStatement(statement.name, reader.text.strip())
 
 
 def _parse_drop(reader: _TokenReader) -> Statement:
