@@ -285,3 +285,21 @@ def test_a_type_that_iceberg_does_not_have_is_refused(tmp_path: Path):
     with pytest.raises(SinkError, match="refuses the rows"):
         destination.publish(0, pa.table({"n": pa.array([1], pa.duration("s"))}))
     destination.close()
+
+
+# --- the process -----------------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_is_missing_after_a_restart_drops_no_rows(harness, receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.runtime.delivery._FIRST_RETRY_SECONDS", 0.01)
+    harness.session.add("SELECT n FROM s", name="q", sink=hr.WebhookSink(receiver.url))
+    harness.tick(1, n=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(hr.WebhookSink, "destination_class", ("headrace.no_such_module", "X"))
+        harness.restart()
+        harness.tick(2, n=2)
+        query = harness.session.query("q")
+        assert (query.status, query.sinks[0].state, query.sinks[0].waiting_batches) == ("live", "degraded", 1)
+        assert "needs a library that is not installed" in query.sinks[0].problem
+    wait_until(lambda: not query.sinks[0].waiting_batches)
+    assert [json.loads(body)["rows"] for _, body in receiver.requests] == [[{"n": 1}], [{"n": 2}]]

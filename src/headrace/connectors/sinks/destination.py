@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.connectors.secrets import check_reference
 from headrace.connectors.sinks.base import Sink
-from headrace.errors import SinkError
+from headrace.errors import DestinationUnavailableError, SinkError
 
 
 class Destination(Protocol):
@@ -63,7 +63,7 @@ class PublishedSink(Sink):
         try:
             loaded = importlib.import_module(module)
         except ImportError as error:
-            raise SinkError(
+            raise DestinationUnavailableError(
                 f"a {self.kind} sink needs a library that is not installed",
                 detail=str(error),
                 hint=f"pip install 'headrace[{self.extra}]'" if self.extra else "",

@@ -52,7 +52,9 @@ class KafkaDestination:
         try:
             self._producer: Any = Producer(config, logger=_LOG)
         except (KafkaException, TypeError, ValueError) as error:
-            raise SinkError("librdkafka refuses the options of the kafka sink", detail=_describe(error)) from error
+            raise DestinationUnavailableError(  # after a restart, as a file of certificates may be missing
+                "librdkafka refuses the options of the kafka sink", detail=_describe(error)
+            ) from error
         self._group: Any = None
         self._begun_at = 0.0
         self._format: MessageFormat | None = None
