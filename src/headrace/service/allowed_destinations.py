@@ -56,6 +56,7 @@ _HOST = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII | re
 _ADDRESS = re.compile(
     rf"[a-z][a-z0-9+]*://(?:[\w.-]+@)?{_HOST.pattern}(?:,{_HOST.pattern})*(?:/[\w./-]*)?", re.ASCII | re.IGNORECASE
 )
+_PLAIN_PARAMETERS = re.compile(r"[\w.=&-]*", re.ASCII)
 _STORE_URL = re.compile(r"[a-z0-9]+://[\w.@-]+(?:/[\w.=@ -]+)*/?", re.ASCII)
 
 
@@ -109,6 +110,8 @@ class AllowedDestinations:
         has_parents = ".." in path.split("/")
         if path.startswith("/") and not has_parents:
             self.roots.check(path)
+            if not self.roots.contains(path):  # the check of a pattern does not see a link with such a name
+                raise _make_error(f"destination '{path[:200]}'", "name a path below an allowed root")
         elif has_parents or not _STORE_URL.fullmatch(path) or not self._matches_url(path):
             raise _make_error(f"destination '{path[:200]}'", self._make_hint(path))
 
@@ -136,7 +139,9 @@ class AllowedDestinations:
                 _check_catalog(sink.catalog)
             case PostgresSink():
                 _check_names(sink, parse_qs(urlsplit(sink.url).query, keep_blank_values=True), _SAFE_URL_PARAMETERS)
-                _check_address(sink.url.partition("?")[0], {"postgres", "postgresql"})
+                address, _, parameters = sink.url.partition("?")
+                is_plain = _PLAIN_PARAMETERS.fullmatch(parameters)  # libpq takes what is before an @ as the user
+                _check_address(address if is_plain else sink.url, {"postgres", "postgresql"})
             case DeltaSink():
                 _check_names(sink, sink.storage_options, frozenset())
             case WebhookSink():
