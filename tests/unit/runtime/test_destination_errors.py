@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -235,6 +235,16 @@ def test_a_batch_that_takes_longer_than_a_transaction_says_what_to_change():
     with pytest.raises(DestinationUnavailableError, match=reason):
         publish_slowly(0.12, rows)
     assert "commit" in publish_slowly(0.12, rows, options={"transaction.timeout.ms": "120000"}).steps
+
+
+@pytest.mark.parametrize("method", ["send_offsets_to_transaction", "commit_transaction"])
+def test_a_call_that_blocks_is_given_up(monkeypatch: pytest.MonkeyPatch, method: str):
+    ended = Event()
+    monkeypatch.setattr(SlowProducer, method, lambda *_: ended.wait(20))
+    monkeypatch.setattr("headrace.connectors.sinks.kafka_destination._CALL_SECONDS", 0.01)
+    with pytest.raises(DestinationUnavailableError, match=f"topic 't': no answer to {method}"):
+        publish_slowly(rate=10)
+    ended.set()
 
 
 def test_a_null_of_format_raw_is_a_message_without_a_value():

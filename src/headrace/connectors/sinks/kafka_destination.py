@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,6 +31,7 @@ from headrace.model.types import Schema
 
 _LOG = logging.getLogger("headrace.kafka")
 _REQUEST_SECONDS: Final = 10.0
+_CALL_SECONDS: Final = 2 * _REQUEST_SECONDS
 _BATCH_MESSAGES = 10_000
 _TRANSACTION_OPTION: Final = "transaction.timeout.ms"
 _TRANSACTION_MILLISECONDS: Final = "60000"
@@ -71,7 +75,7 @@ class KafkaDestination:
 
     def read_mark(self) -> int | None:
         """See `Destination`."""
-        self._producer.init_transactions(_REQUEST_SECONDS)
+        self._call("init_transactions")
         options = {name: value for name, value in self._common.items() if name not in _PRODUCER_OPTIONS}
         consumer = Consumer({**options, "group.id": self._name, "enable.auto.commit": False}, logger=_LOG)
         try:
@@ -93,12 +97,26 @@ class KafkaDestination:
             self._begun_at = self._clock()
             self._produce(rows)
             self._flush(rows.num_rows)
-            self._producer.send_offsets_to_transaction([self._mark_partition(batch + 1)], self._group, _REQUEST_SECONDS)
-            self._producer.commit_transaction(_REQUEST_SECONDS)
+            self._call("send_offsets_to_transaction", [self._mark_partition(batch + 1)], self._group)
+            self._call("commit_transaction")
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
                 raise SinkError(f"topic '{self._sink.topic}' refuses the rows", detail=_describe(error)) from error
             raise
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Call the producer, and give the connection up when librdkafka does not keep the limit, as after a crash of the broker.
+
+        The next connection stops this one, and reads what has become of the transaction.
+        """
+        future: Future[None] = Future()
+        call = partial(getattr(self._producer, method), *arguments, _REQUEST_SECONDS)
+        threading.Thread(target=_run_call, args=(call, future), name="headrace-kafka-call", daemon=True).start()
+        try:
+            future.result(_CALL_SECONDS)
+        except TimeoutError as error:
+            reason = f"topic '{self._sink.topic}': no answer to {method} for {_CALL_SECONDS:g} s"
+            raise DestinationUnavailableError(reason) from error
 
     def _flush(self, rows: int) -> None:
         """Wait until the brokers have all messages, as long as their number falls; the commit has a short limit of its own."""
@@ -164,6 +182,15 @@ class KafkaDestination:
     def close(self) -> None:
         """See `Destination`; an open transaction ends when the next connection of the writer begins, or by its time limit."""
         self._producer = None
+
+
+def _run_call(call: Callable[[], object], future: Future[None]) -> None:
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001  raised in the thread that waits
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 _PRODUCER_OPTIONS = frozenset(
