@@ -109,7 +109,7 @@ class RemoteSession:
         self.ask("POST", "/streams", json={**options, "name": name, **times})
 
     def sql(self, text: str) -> RemoteQuery | list[dict[str, Any]] | None:
-        """Run a statement: CREATE STREAM or QUERY, DROP, SHOW, DESCRIBE; return the query or the rows that it makes, if any.
+        """Run a statement: CREATE, ALTER, DROP, SHOW, DESCRIBE; return the query or the rows that it makes, if any.
 
         Errors are those of the methods that do the same. A query is accepted, and live a little later.
         """

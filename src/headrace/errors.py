@@ -80,6 +80,10 @@ class SinkError(HeadraceError):
     """Writing to a sink failed; fails only the query of that sink."""
 
 
+class DestinationUnavailableError(SinkError):
+    """A destination, or what leads to it, cannot be used now: its sink is degraded, and tried again."""
+
+
 class EvaluationError(HeadraceError):
     """An expression has no value for a row, such as an integer overflow; fails only its own query."""
 

@@ -181,7 +181,7 @@ class Session(ClosedAtEnd):
             self._coordinator.declare_stream(stream, source)
 
     def sql(self, text: str) -> Query | pa.Table | None:
-        """Run a statement: CREATE STREAM or QUERY, DROP, SHOW, DESCRIBE; return the query or the table that it makes, if any."""
+        """Run a statement: CREATE, ALTER, DROP, SHOW, DESCRIBE; return the query or the table that it makes, if any."""
         return run_statement(self, text)
 
     def drop_stream(self, name: str, *, cascade: bool = False) -> None:

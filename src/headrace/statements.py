@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -12,10 +12,12 @@ from headrace.errors import SqlError
 from headrace.model.types import type_name
 from headrace.query import Query
 from headrace.sql.ddl import (
+    AddSinkStatement,
     CreateQuery,
     CreateStream,
     DescribeObject,
     DropQuery,
+    DropSinkStatement,
     DropStreamStatement,
     ShowObjects,
     parse_ddl,
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 SinkOptions: TypeAlias = str | Mapping[str, Any]
 """A sink as a statement or a request names it: a text such as "delta:/data/revenue", or options with a `kind`."""
 
+SINK_COLUMNS = pa.schema([
+    ("query", pa.string()), ("number", pa.int64()), ("sink", pa.string()), ("state", pa.string()),
+    ("waiting_batches", pa.int64()), ("problem", pa.string()),
+])  # fmt: skip
 _QUERY_COLUMNS = pa.schema([("name", pa.string()), ("sql", pa.string())])
 
 
@@ -41,6 +47,10 @@ def run_statement(session: Session, text: str) -> Query | pa.Table | None:
             session.drop_stream(statement.name, cascade=statement.cascade)
         case CreateQuery():
             return _create_query(session, statement)
+        case AddSinkStatement():
+            return make_number_table(session.query(statement.name).add_sink(parse_added_sink(statement)))
+        case DropSinkStatement():
+            session.query(statement.name).remove_sink(statement.number, discard=statement.discard)
         case DropQuery():
             session.remove(statement.name)
         case ShowObjects() | DescribeObject():
@@ -55,6 +65,8 @@ def describe_objects(session: Session, statement: ShowObjects | DescribeObject) 
     if statement.kind == "streams":
         return _list_streams(session)
     queries = [query for query in session.queries() if query.status in {"accepted", "live"}]
+    if statement.kind == "sinks":
+        return _list_sinks(queries)
     return pa.table({"name": [query.name for query in queries], "sql": [query.sql for query in queries]}, _QUERY_COLUMNS)
 
 
@@ -83,6 +95,35 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions | None:
     if others and "sink" not in options:
         raise SqlError(f"a query has no option '{next(iter(others))}' without a sink", hint="write WITH (sink = 'kafka', …)")
     return {"kind": options["sink"], **others} if others else options.get("sink")
+
+
+def parse_added_sink(statement: AddSinkStatement) -> SinkOptions:
+    """Return the sink that a statement adds; raises SqlError if it names none."""
+    sink = parse_sink_options(statement.options)
+    if sink is None:
+        raise SqlError("ADD SINK names no sink", hint="write WITH (sink = 'kafka', …)")
+    return sink
+
+
+def make_number_table(number: int) -> pa.Table:
+    """Return the answer to ADD SINK."""
+    return pa.table({"number": pa.array([number], pa.int64())})
+
+
+def _list_sinks(queries: Sequence[Query]) -> pa.Table:
+    rows = [
+        {
+            "query": query.name,
+            "number": sink.number,
+            "sink": sink.description,
+            "state": sink.state,
+            "waiting_batches": sink.waiting_batches,
+            "problem": sink.problem,
+        }
+        for query in queries
+        for sink in query.sinks
+    ]
+    return pa.Table.from_pylist(rows, SINK_COLUMNS)
 
 
 def _list_streams(session: Session) -> pa.Table:

@@ -2,7 +2,8 @@
 
 Python blocks run in order, in one namespace per document and in an empty directory; a session that requests Spark gets the
 same stages in this process. TOML blocks are session files and SQL blocks are queries over the example; both must bind. Words
-of shell blocks must name existing commands and files. `test_tutorial.py` runs the blocks of the tutorial, as one story.
+of shell blocks must name existing commands and files. `test_tutorial.py` runs the blocks of the tutorial, as one story, and
+`test_how_tos.py` those of how-tos that need servers or files.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headrace.sql import Catalog, bind_query
 
 BASE_FOLDERS = (ROOT, PACKAGE, ROOT / "docs", ROOT / "tests")
 FILE_OR_FOLDER = re.compile(r"([\w./-]+\.(?:py|md|toml))(?::([\w.]+))?$|([\w.-]+/(?:[\w.-]+/)*)$")
+SAVED_AS = re.compile(r"[Ss]ave this as `([\w.-]+)`:$", re.MULTILINE)  # a file of the reader
 PLACEHOLDERS = {"SESSION.toml"}  # arguments in the usage of commands
 EXAMPLE_DATA = "data"  # the folder of the examples that TOML blocks read
 MAX_PATH_FILES = 12
@@ -94,6 +96,8 @@ def test_named_files_and_symbols_exist(document: Document):
             continue
         name, symbol = match[1] or match[3], match[2]
         path = next((folder / name for folder in BASE_FOLDERS if (folder / name).exists()), None)
+        if name in SAVED_AS.findall(document.text):
+            continue
         assert path is not None, f"{document.name} names '{span}', which does not exist"
         assert not symbol or load_module(path).defines(symbol), f"{document.name} names '{span}', but {name} does not define it"
 
@@ -146,7 +150,8 @@ def test_shell_blocks_name_existing_commands_and_files(document: Document):
                 assert command in COMMANDS or command in {"--help", "--version"}, words
             for word in words:
                 is_file = re.search(r"\.(toml|py|md)$", word)
-                assert not is_file or (ROOT / word).exists(), f"{document.name}: '{word}' does not exist"
+                is_known = not is_file or word in SAVED_AS.findall(document.text) or (ROOT / word).exists()
+                assert is_known, f"{document.name}: '{word}' does not exist"
 
 
 def _drop_assignments(words: list[str]) -> list[str]:

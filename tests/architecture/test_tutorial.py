@@ -32,7 +32,7 @@ from support.preloaded_process import PreloadedPopen
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SAVED_AS = re.compile(r"Save this as `([\w.-]+)`:$")
+SAVED_AS = re.compile(r"[Ss]ave this as `([\w.-]+)`:$")
 ANY_LINES = r"(?:.*\n)*?.*"
 PORT = "8420"
 COMMAND_SECONDS = 30

@@ -21,7 +21,6 @@ from rich.text import Text
 from headrace.cli import show_error
 from headrace.cli.session_file import SessionFile
 from headrace.cli.shell.executor import StatementRunner
-from headrace.cli.shell.parser import StatementText
 from headrace.cli.shell.remote import open_remote
 from headrace.cli.shell.render import TERMINAL_ROWS, JsonLinesView, OutcomeView, PlainView, ScreenView
 from headrace.cli.shell.repl import (
@@ -34,6 +33,7 @@ from headrace.cli.shell.repl import (
     run_prompt_loop,
 )
 from headrace.cli.shell.target import ShellTarget
+from headrace.cli.shell.tokenizer import StatementText
 from headrace.cli.spark_options import ExchangeOption, MasterOption, SettingsOption, SparkOptions
 from headrace.cli.terminal import BackendName, progress_console, quiet_stdout
 from headrace.errors import HeadraceError

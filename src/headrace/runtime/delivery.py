@@ -12,7 +12,8 @@ batches that were delivered afterwards, so a crash in between delivers the same 
 *Published sinks* have a thread each while they have rows. The destination keeps the mark of the newest batch that is published,
 so that each batch is published once. While a destination is not available, its sink is *degraded*: its rows wait in the
 checkpoint, it is tried again with back-off, and nothing else is affected. Its query fails when more than `max_waiting_bytes`
-wait; what was committed stays, and is published when the destination is available again.
+wait; what was committed stays, and is published when the destination is available again. A bug in the connection fails the query,
+too: what waits stays in the checkpoint, and a later session, of a version without the bug, publishes it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.connectors import MissingCallback, PublishedSink, QuerySink, SinkSet
-from headrace.errors import OwnershipLostError, SessionError, SinkError
+from headrace.errors import (
+    DestinationUnavailableError,
+    HeadraceError,
+    OwnershipLostError,
+    SchemaError,
+    SessionError,
+    SinkError,
+    log_internal_error,
+)
 from headrace.runtime.sink_queue import Delivery, NeededFiles, QueueStatus, ResultFileCache, SinkKey, SinkQueue, SinkStatus
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.documents import get_document, put_document
@@ -42,6 +51,7 @@ _GRACE_SECONDS = 1.0  # beyond the time limit, for the thread that enforces it
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.25, 30.0
 _CLOSE_SECONDS = 10.0
 _RECORD_SECONDS = 1.0
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, NotImplementedError, RecursionError, TypeError)
 
 
 class DeliveryTarget(Protocol):
@@ -240,7 +250,7 @@ class ResultDelivery:
         if self._turns and self._watcher is None:
             self._watcher = self._start_thread(self._watch, "headrace-delivery-watch")
         for queue in () if self._is_closed or self._crash is not None else self._published.values():
-            if queue.deliveries and queue.worker is None:
+            if queue.deliveries and queue.worker is None and not queue.is_stopped:
                 queue.started_at = time.monotonic()
                 queue.worker = self._start_thread(partial(self._publish_queue, queue), f"headrace-sink-{queue.key}")
         self._changed.notify_all()
@@ -409,14 +419,15 @@ class ResultDelivery:
 
     def _find_excessive_queues(self) -> list[tuple[SinkQueue, str]]:
         """Return the sinks for which too much waits now, with the reason why their queries fail."""
-        growing = (q for q in self._published.values() if len(q.deliveries) > 1 and q.deliveries[-1].batch == self._queued_up_to)
+        running = (q for q in self._published.values() if len(q.deliveries) > 1 and not q.is_stopped)
+        growing = (q for q in running if q.deliveries[-1].batch == self._queued_up_to)
         sizes = [(queue, queue.count_waiting_bytes()) for queue in growing]
         return [(queue, self._describe_excess(queue, size)) for queue, size in sizes if size > self._max_waiting_bytes]
 
     def _describe_excess(self, queue: SinkQueue, size: int) -> str:
         reason = queue.find_problem() or "it is too slow"
         return (
-            f"sink {queue.sink.describe()} of query '{queue.query_name}' is not available, and too much waits for it: "
+            f"{_name_sink(queue)} is not available, and too much waits for it: "
             f"{size:,} bytes since batch {queue.deliveries[0].batch}, more than {self._max_waiting_bytes:,} "
             f"(max_waiting_bytes); {reason}"
         )
@@ -433,13 +444,18 @@ class ResultDelivery:
             try:
                 self._publish(queue, delivery)
                 self._finish(queue, delivery)
-            except SinkError as error:
-                self._end(queue, f"sink {queue.sink.describe()} of query '{queue.query_name}' failed: {error}")
+            except DestinationUnavailableError as error:
+                self._back_off(queue, error)
+            except (SinkError, SchemaError) as error:
+                self._end(queue, f"{_name_sink(queue)} failed: {error}")
                 return
             except OwnershipLostError as loss:  # the session that took over publishes what waits
                 self._stop_at(queue, loss)
                 return
-            except Exception as error:  # noqa: BLE001  libraries raise anything for a server that does not answer
+            except _BUGS as bug:
+                self._stop_queue(queue, str(log_internal_error(f"{_name_sink(queue)} failed", bug)))
+                return
+            except Exception as error:  # noqa: BLE001  libraries raise anything else for a server that does not answer
                 self._back_off(queue, error)
             except BaseException as crash:  # noqa: BLE001  raised in the thread of the session
                 self._stop_at(queue, crash)
@@ -493,7 +509,8 @@ class ResultDelivery:
         queue.disconnect()
         with self._changed:
             delay = min(_LAST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2**queue.failures)
-            queue.problem, queue.failures = f"{type(error).__name__}: {error}".strip()[:1000], queue.failures + 1
+            kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
+            queue.problem, queue.failures = f"{kind}{error}".strip()[:1000], queue.failures + 1
             queue.retry_at = time.monotonic() + delay
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_closed or not queue.deliveries, delay)
@@ -507,8 +524,20 @@ class ResultDelivery:
             queue.deliveries.clear()
             self._record_progress()
 
+    def _stop_queue(self, queue: SinkQueue, problem: str) -> None:
+        """Fail the query, and publish nothing more in this session; what waits stays in the checkpoint."""
+        queue.disconnect()
+        self._on_failure(queue.key.query, problem)
+        with self._changed:
+            queue.problem, queue.is_stopped, queue.worker = problem, True, None
+            self._record_progress()
+
     def _reach(self, step: str) -> None:
         reach_fault_point(self._checkpoint.location, step)
+
+
+def _name_sink(queue: SinkQueue) -> str:
+    return f"sink {queue.sink.describe()} of query '{queue.query_name}'"
 
 
 def _is_active(key: SinkKey, queries: Mapping[int, DeliveryTarget]) -> bool:

@@ -61,7 +61,7 @@ class SinkQueue:
 
     Of a published sink: `mark` is what the destination said when it was connected, `published_batch` the newest batch that this
     checkpoint knows to be published, `doubtful_batch` the newest that an attempt may have published. `problem` is why the last
-    attempt failed, of `failures` in a row.
+    attempt failed, of `failures` in a row; `is_stopped` tells that this session tries no more, because of a bug.
     """
 
     key: SinkKey
@@ -77,6 +77,7 @@ class SinkQueue:
     problem: str = ""
     failures: int = 0
     retry_at: float = 0.0
+    is_stopped: bool = False
 
     @property
     def is_published(self) -> bool:

@@ -4,22 +4,35 @@ A sink or a stream makes the service connect to other servers and write files, w
 a request may send results and secrets only to hosts that are allowed: sinks, schema registries, and brokers that get a secret.
 Folders are below an allowed root; the options that it may set are those that neither read other files nor load code; and its
 secrets are environment variables whose names begin with HEADRACE_SECRET_. What a session file names is not checked.
+
+What is not known to be safe is refused. An address must be so plain that every library finds the same host in it; a path and a
+URL have no `..`, no escapes and no query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from headrace.connectors import FileSink, PublishedSink, Sink, parse_sink
+from headrace.connectors import (
+    DeltaSink,
+    FileSink,
+    IcebergSink,
+    KafkaSink,
+    PostgresSink,
+    PublishedSink,
+    Sink,
+    WebhookSink,
+    parse_sink,
+)
 from headrace.connectors.secrets import is_reference
 from headrace.errors import HeadraceError
 from headrace.service.allowed_roots import AllowedRoots
 from headrace.service.problems import ForbiddenPathError
 from headrace.statements import SinkOptions
-from headrace.storage.locations import is_url
 
 _SECRET_PREFIX = "env:HEADRACE_SECRET_"  # noqa: S105  the prefix of a reference
 _SAFE_OPTIONS = frozenset({
@@ -34,8 +47,17 @@ _SAFE_SOURCE_OPTIONS = _SAFE_OPTIONS | {
     "reconnect.backoff.max.ms", "reconnect.backoff.ms", "socket.connection.setup.timeout.ms", "socket.keepalive.enable",
     "socket.receive.buffer.bytes", "socket.timeout.ms", "ssl.endpoint.identification.algorithm",
 }  # fmt: skip
-_SAFE_CATALOG_OPTIONS = frozenset({"name", "type", "uri", "warehouse", "token", "credential"})
+_SAFE_CATALOG_OPTIONS = frozenset({"type", "uri", "warehouse", "token", "credential"})
+_SQLITE_SCHEMES = frozenset({"sqlite", "sqlite+pysqlite"})
+_CATALOG_SCHEMES = {"rest": {"http", "https"}, "sql": {"postgresql", "postgresql+psycopg", "postgresql+psycopg2"}}
 _SAFE_URL_PARAMETERS = frozenset({"application_name", "sslmode", "connect_timeout"})
+_SAFE_HEADERS = re.compile(r"(?i)authorization|accept|user-agent|x-(?!forwarded|real-ip|headrace|original|http-method)[a-z0-9-]+")
+_HOST = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+_ADDRESS = re.compile(
+    rf"[a-z][a-z0-9+]*://(?:[\w.-]+@)?{_HOST.pattern}(?:,{_HOST.pattern})*(?:/[\w./-]*)?", re.ASCII | re.IGNORECASE
+)
+_PLAIN_PARAMETERS = re.compile(r"[\w.=&-]*", re.ASCII)
+_STORE_URL = re.compile(r"[a-z0-9]+://[\w.@-]+(?:/[\w.=@ -]+)*/?", re.ASCII)
 
 
 class AllowedDestinations:
@@ -43,7 +65,7 @@ class AllowedDestinations:
 
     def __init__(self, patterns: Sequence[str], roots: AllowedRoots) -> None:
         """Take the patterns, such as 127.0.0.1:9092, kafka-*.example.com, or s3://bucket/results, and the roots of folders."""
-        self._patterns, self.roots = [pattern.strip().lower() for pattern in patterns], roots
+        self._patterns, self.roots = [pattern.strip() for pattern in patterns], roots
 
     def parse(self, spec: SinkOptions) -> Sink:
         """Return the sink of a request; raises SinkError if it is invalid, ForbiddenPathError if it is not allowed."""
@@ -71,8 +93,13 @@ class AllowedDestinations:
                 allowed = ", ".join(sorted(_SAFE_SOURCE_OPTIONS))
                 raise _make_error(f"option '{name[:200]}' of a Kafka client", f"allowed: {allowed}")
         self._check_hosts([brokers] if has_secrets else ())
+        self._check_registry(format_options)
+
+    def _check_registry(self, format_options: Mapping[str, object]) -> None:
         registry = str(format_options.get("registry", ""))
-        self._check_hosts([urlsplit(registry).netloc] if registry else ())
+        if registry:
+            _check_address(registry, {"http", "https"})
+            self._check_hosts([urlsplit(registry).netloc])
 
     def check_dead_letter(self, target: str, brokers: str) -> None:
         """Check where a request keeps messages that are no rows: a topic of allowed brokers, or a folder as those of sinks."""
@@ -88,14 +115,22 @@ class AllowedDestinations:
                 raise _make_error(f"destination '{host[:200]}'", self._make_hint(host))
 
     def _check_path(self, path: str) -> None:
-        if not is_url(path):
+        has_parents = ".." in path.split("/")
+        if path.startswith("/") and not has_parents:
             self.roots.check(path)
-        elif not any("://" in pattern and f"{path}/".lower().startswith(f"{pattern.rstrip('/')}/") for pattern in self._patterns):
+            if not self.roots.contains(path):  # the check of a pattern does not see a link with such a name
+                raise _make_error(f"destination '{path[:200]}'", "name a path below an allowed root")
+        elif has_parents or not _STORE_URL.fullmatch(path) or not self._matches_url(path):
             raise _make_error(f"destination '{path[:200]}'", self._make_hint(path))
 
+    def _matches_url(self, url: str) -> bool:
+        return any("://" in pattern and f"{url}/".startswith(f"{pattern.rstrip('/')}/") for pattern in self._patterns)
+
     def _matches_host(self, host: str) -> bool:
-        name = host.lower()
-        return any(fnmatchcase(name, pattern) or fnmatchcase(_strip_port(name), pattern) for pattern in self._patterns)
+        if not _HOST.fullmatch(host):
+            return False
+        name, patterns = host.lower(), [pattern.lower() for pattern in self._patterns]
+        return any(fnmatchcase(name, pattern) or fnmatchcase(_strip_port(name), pattern) for pattern in patterns)
 
     def _make_hint(self, destination: str) -> str:
         allowed = ", ".join(self._patterns)
@@ -103,21 +138,52 @@ class AllowedDestinations:
 
     def _check_options(self, sink: Sink) -> None:
         """Raise ForbiddenPathError for an option that reads a file, loads code, or connects to another host."""
-        options, safe = getattr(sink, "options", {}), _SAFE_OPTIONS
-        if sink.kind == "iceberg":
-            options, safe = getattr(sink, "catalog", {}), _SAFE_CATALOG_OPTIONS
-        elif sink.kind == "postgres":
-            options, safe = parse_qs(urlsplit(getattr(sink, "url", "")).query), _SAFE_URL_PARAMETERS
-        elif sink.kind == "delta":
-            options, safe = getattr(sink, "storage_options", {}), frozenset[str]()
-        unsafe = next((name for name in options if name not in safe), None)
-        if unsafe is not None:
-            raise _make_error(f"option '{unsafe[:200]}' of a {sink.kind} sink", f"allowed: {', '.join(sorted(safe)) or 'none'}")
+        match sink:
+            case KafkaSink():
+                _check_names(sink, sink.options, _SAFE_OPTIONS)
+                self._check_registry(sink.format_options)
+            case IcebergSink():
+                _check_names(sink, sink.catalog, _SAFE_CATALOG_OPTIONS)
+                _check_catalog(sink.catalog)
+            case PostgresSink():
+                _check_names(sink, parse_qs(urlsplit(sink.url).query, keep_blank_values=True), _SAFE_URL_PARAMETERS)
+                address, _, parameters = sink.url.partition("?")
+                is_plain = _PLAIN_PARAMETERS.fullmatch(parameters)  # libpq takes what is before an @ as the user
+                _check_address(address if is_plain else sink.url, {"postgres", "postgresql"})
+            case DeltaSink():
+                _check_names(sink, sink.storage_options, frozenset())
+            case WebhookSink():
+                unsafe = next((name for name in sink.headers if not _SAFE_HEADERS.fullmatch(name)), None)
+                if unsafe is not None:
+                    raise _make_error(f"header '{unsafe[:200]}' of a webhook", "allowed: Authorization, Accept, User-Agent, X-…")
+
+
+def _check_names(sink: Sink, options: Mapping[str, object], safe: frozenset[str]) -> None:
+    unsafe = next((name for name in options if name not in safe), None)
+    if unsafe is not None:
+        raise _make_error(f"option '{unsafe[:200]}' of a {sink.kind} sink", f"allowed: {', '.join(sorted(safe)) or 'none'}")
+
+
+def _check_catalog(catalog: Mapping[str, str]) -> None:
+    """Check the server or the file of an Iceberg catalog, and leave out those that the environment of the service describes."""
+    kind = catalog.get("type", "none")
+    if kind not in _CATALOG_SCHEMES:
+        raise _make_error(f"catalog '{kind[:200]}' of an iceberg sink", f"give a type: {', '.join(_CATALOG_SCHEMES)}")
+    scheme, _, file = catalog.get("uri", "").partition(":///")
+    if not (kind == "sql" and scheme in _SQLITE_SCHEMES and re.fullmatch(r"[^?#%]+", file)):
+        _check_address(catalog.get("uri", ""), _CATALOG_SCHEMES[kind])
+
+
+def _check_address(url: str, schemes: Collection[str]) -> None:
+    """Raise ForbiddenPathError unless every library finds the same host in a URL, without a search elsewhere."""
+    if not _ADDRESS.fullmatch(url) or url.partition("://")[0].lower() not in schemes:
+        hint = f"write {' or '.join(f'{scheme}://' for scheme in sorted(schemes))}, a host, and a plain path"
+        raise _make_error(f"address '{url[:200]}'", hint)
 
 
 def _split_hosts(hosts: Sequence[str]) -> Iterator[str]:
     for some in hosts:
-        yield from (host.strip().rpartition("@")[2].rpartition("://")[2] for host in some.split(","))
+        yield from (re.sub(r"^\w+://", "", host.strip()) for host in some.split(","))
 
 
 def _strip_port(host: str) -> str:

@@ -9,8 +9,16 @@ import pyarrow as pa
 from headrace.query import Query
 from headrace.service.auth import Identity, Role, check_role
 from headrace.service.host import ServiceHost
-from headrace.sql.ddl import CreateQuery, CreateStream, DropQuery, DropStreamStatement, parse_ddl
-from headrace.statements import describe_objects, parse_sink_options, replaces_query
+from headrace.sql.ddl import (
+    AddSinkStatement,
+    CreateQuery,
+    CreateStream,
+    DropQuery,
+    DropSinkStatement,
+    DropStreamStatement,
+    parse_ddl,
+)
+from headrace.statements import describe_objects, make_number_table, parse_added_sink, parse_sink_options, replaces_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,14 @@ def run_statement(host: ServiceHost, sql: str, holder: Identity) -> StatementOut
         case CreateQuery():
             check_role(holder, Role.write)
             return StatementOutcome(query=_create_query(host, statement, holder).name)
+        case AddSinkStatement():
+            check_role(holder, Role.write)
+            number = host.add_sink(statement.name, parse_added_sink(statement), holder)
+            return StatementOutcome(query=statement.name, table=make_number_table(number))
+        case DropSinkStatement():
+            check_role(holder, Role.write)
+            host.remove_sink(statement.name, statement.number, holder, discard=statement.discard)
+            return StatementOutcome(query=statement.name)
         case DropQuery():
             check_role(holder, Role.write)
             host.remove(statement.name, holder)

@@ -1,10 +1,12 @@
-"""Statements about streams and queries: CREATE, DROP, SHOW, DESCRIBE.
+"""Statements about streams and queries: CREATE, ALTER, DROP, SHOW, DESCRIBE.
 
     CREATE STREAM name (column TYPE, …, WATERMARK FOR column AS column - INTERVAL '2 seconds') WITH (connector = 'kafka', …)
     DROP STREAM name [CASCADE]
     CREATE [OR REPLACE] QUERY name [WITH (sink = '…')] AS SELECT …         MATERIALIZED VIEW means QUERY
+    ALTER QUERY name ADD SINK WITH (sink = '…', …)
+    ALTER QUERY name DROP SINK number [DISCARD]                           DISCARD drops what waits for it
     DROP QUERY name
-    SHOW STREAMS | QUERIES
+    SHOW STREAMS | QUERIES | SINKS
     DESCRIBE name
 
 The options of WITH are texts, numbers or booleans. Their names are words, or texts if they contain dots: the option
@@ -64,8 +66,25 @@ class DropQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class AddSinkStatement:
+    """Add a sink to a live query."""
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DropSinkStatement:
+    """Take a sink from a live query; with `discard`, what waits for it, too."""
+
+    name: str
+    number: int
+    discard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ShowObjects:
-    """List the `streams` or the `queries`."""
+    """List the `streams`, the `queries` or the `sinks`."""
 
     kind: str
 
@@ -77,7 +96,16 @@ class DescribeObject:
     name: str
 
 
-DdlStatement: TypeAlias = CreateStream | DropStreamStatement | CreateQuery | DropQuery | ShowObjects | DescribeObject
+DdlStatement: TypeAlias = (
+    CreateStream
+    | DropStreamStatement
+    | CreateQuery
+    | AddSinkStatement
+    | DropSinkStatement
+    | DropQuery
+    | ShowObjects
+    | DescribeObject
+)
 
 
 def parse_ddl(text: str) -> DdlStatement:
@@ -97,6 +125,7 @@ class _DdlParser:
         """Return the whole statement."""
         statements: dict[str, Callable[[], DdlStatement]] = {
             "CREATE": self._parse_create,
+            "ALTER": self._parse_alter,
             "DROP": self._parse_drop,
             "SHOW": self._parse_show,
             "DESCRIBE": self._parse_describe,
@@ -248,6 +277,20 @@ class _DdlParser:
         self._next += 1
         return token.text if is_text else f"{sign}{token.text.lower()}"
 
+    def _parse_alter(self) -> DdlStatement:
+        self._take_word("QUERY")
+        name = self._take_name()
+        verb = self._take_word("ADD", "DROP")
+        self._take_word("SINK")
+        if verb == "ADD":
+            self._take_word("WITH")
+            return AddSinkStatement(name, self._parse_options())
+        token = self._current
+        if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdigit():
+            raise self._make_error("the number of a sink")
+        self._next += 1
+        return DropSinkStatement(name, int(token.text), self._accept("DISCARD"))
+
     def _parse_drop(self) -> DdlStatement:
         if self._accept("STREAM"):
             return DropStreamStatement(self._take_name(), self._accept("CASCADE"))
@@ -260,8 +303,8 @@ class _DdlParser:
     def _parse_show(self) -> DdlStatement:
         token = self._current  # the dialect takes all that follows SHOW as one text
         kind = "" if token is None else token.text.strip().removesuffix(";").strip().lower()
-        if kind not in {"streams", "queries"}:
-            raise self._make_error("STREAMS or QUERIES")
+        if kind not in {"streams", "queries", "sinks"}:
+            raise self._make_error("STREAMS, QUERIES or SINKS")
         self._next += 1
         return ShowObjects(kind)
 

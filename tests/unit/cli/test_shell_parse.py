@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.shell.parser import (
     AddStatement,
+    AlterStatement,
     DescribeStatement,
     DropStatement,
     ExplainStatement,
@@ -24,8 +25,8 @@ from headrace.cli.shell.parser import (
     StopCondition,
     TailStatement,
     parse_statement,
-    split_statements,
 )
+from headrace.cli.shell.tokenizer import split_statements
 from headrace.errors import SqlError
 from headrace.sql.parser import quote_identifier
 
@@ -50,6 +51,8 @@ def parse_text(text: str):
         ("REMOVE a", RemoveStatement(("a",))),
         ("remove a, `b c` ,d", RemoveStatement(("a", "b c", "d"))),
         ("DROP STREAM s", DropStatement("s")),
+        ("ALTER QUERY `a b` DROP SINK 1", AlterStatement("a b", "ALTER QUERY `a b` DROP SINK 1")),
+        ("SHOW sinks", ShowStatement(ShowKind.sinks)),
         ("drop stream `a b` cascade", DropStatement("a b", cascade=True)),
         ("DROP QUERY `a b`", RemoveStatement(("a b",))),
         (
@@ -140,8 +143,8 @@ def test_replace_takes_the_name_before_or_after_the_query():
         ("TAIL q FROM THEN", "unexpected 'THEN' in TAIL", "column 13", "usage"),
         ("SELECT a FROM s FOR 5 PARSECS", "duration '5 parsecs'", "column 21", "'8 seconds'"),
         ("SELECT a FROM s LIMIT 1 LIMIT 2", "unexpected 'LIMIT' in SELECT", "column 25", "usage: SELECT"),
-        ("SHOW", "SHOW ends too early", "column 5", "QUERIES | STREAMS | PLAN"),
-        ("SHOW TABLES", "unexpected 'TABLES' in SHOW", "column 6", "QUERIES | STREAMS | PLAN"),
+        ("SHOW", "SHOW ends too early", "column 5", "QUERIES | STREAMS | SINKS | PLAN"),
+        ("SHOW TABLES", "unexpected 'TABLES' in SHOW", "column 6", "QUERIES | STREAMS | SINKS | PLAN"),
         ("SHOW PLAN now", "unexpected 'now' in SHOW", "column 11", "usage"),
         ("ADD", "ADD ends too early", "column 4", "usage: ADD SELECT … AS name"),
         ("ADD q", "ADD ends too early", "column 6", "usage"),

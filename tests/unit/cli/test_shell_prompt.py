@@ -46,7 +46,7 @@ def suggest_texts(before, vocabulary=VOCABULARY):
         ("", ["SELECT", "ADD", "REPLACE"]),
         ("s", ["select", "show"]),
         ("S", ["SELECT", "SHOW"]),
-        ("SHOW ", ["QUERIES", "STREAMS", "PLAN"]),
+        ("SHOW ", ["QUERIES", "STREAMS", "SINKS", "PLAN"]),
         ("show p", ["plan"]),
         ("HELP; ta", ["tail"]),
         ("TAIL ", ["revenue", "`visits by hour`"]),
@@ -80,6 +80,8 @@ def suggest_texts(before, vocabulary=VOCABULARY):
         ("SELECT a -- pr", []),
         ("SELECT a /* pr */", []),
         ("SELECT 1", []),
+        ("ALTER ", ["QUERY"]),
+        ("ALTER QUERY q ADD SINK ", ["WITH"]),
         ("FROBNICATE ", []),
     ],
 )

@@ -25,9 +25,10 @@ from headrace.cli.shell.outcomes import (
     StreamList,
     UsageList,
 )
-from headrace.cli.shell.parser import StopCondition, split_statements
+from headrace.cli.shell.parser import StopCondition
 from headrace.cli.shell.render import JsonLinesView, NewestRows, PlainView, ScreenView, limit_tables, make_lines
 from headrace.cli.shell.repl import run_statement
+from headrace.cli.shell.tokenizer import split_statements
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError
 from support.shell_targets import embedded_target, wait_until
 

@@ -9,8 +9,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.cli.shell.parser import TokenKind, split_statements, tokenize
 from headrace.cli.shell.repl import read_statements
+from headrace.cli.shell.tokenizer import TokenKind, split_statements, tokenize
 
 
 def split_texts(text: str) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 
 from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session
 from headrace.cli.shell.executor import StatementRunner
-from headrace.cli.shell.parser import parse_statement, split_statements
+from headrace.cli.shell.parser import parse_statement
 from headrace.cli.shell.remote import open_remote
+from headrace.cli.shell.tokenizer import split_statements
 from headrace.cli.spark_options import SparkOptions
 from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
@@ -49,6 +50,24 @@ def take_rows(tables, count: int) -> list[tuple]:
     while len(taken_rows) < count:
         taken_rows += read_rows(next(tables))
     return taken_rows
+
+
+def test_sinks_of_a_live_query_are_added_listed_and_taken_away(target):
+    def run(text: str) -> list:
+        return list(StatementRunner(target).run(parse_statement(split_statements(f"{text};")[0][0])))
+
+    def list_sinks() -> list[tuple]:
+        return [(row["query"], row["number"], row["sink"], row["state"]) for row in run("SHOW SINKS")[0].rows.to_pylist()]
+
+    target.add(ROWS, "q")
+    assert list_sinks() == [("q", 0, "memory", "ok")]
+    (changed,) = run("ALTER QUERY q ADD SINK WITH (sink = 'noop')")
+    assert (changed.verb, changed.query.name) == ("changed", "q")
+    assert list_sinks() == [("q", 0, "memory", "ok"), ("q", 1, "noop", "ok")]
+    run("ALTER QUERY q DROP SINK 1")
+    wait_until(lambda: list_sinks() == [("q", 0, "memory", "ok")])
+    with pytest.raises(HeadraceError, match="sink 7 does not exist"):
+        run("ALTER QUERY q DROP SINK 7")
 
 
 def test_a_query_is_created_with_a_sink_and_keeps_it_when_it_is_replaced(target):

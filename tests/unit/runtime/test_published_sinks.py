@@ -20,7 +20,7 @@ from lives import SCHEMA, SessionHarness, make_rows, read_columns
 import headrace as hr
 from headrace.connectors.sinks import kafka_destination
 from headrace.connectors.sinks.kafka import KafkaSink
-from headrace.errors import OwnershipLostError, SessionError, SinkError
+from headrace.errors import NotFoundError, OwnershipLostError, SchemaError, SessionError, SinkError, SqlError
 from headrace.runtime.sink_queue import SinkStatus
 from headrace.storage.documents import get_document
 from headrace.storage.fault_points import install_fault_hook
@@ -444,3 +444,61 @@ def test_a_statement_adds_a_query_with_a_sink(harness: SessionHarness, server: F
     assert query.sink.options == {"linger.ms": "5"}
     harness.tick(1, n=1)
     assert server.read("t") == [1]
+
+
+# --- bugs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bug", [TypeError("a bug"), AttributeError("a bug"), AssertionError("a bug"), KeyError("a bug")])
+def test_a_bug_is_logged_and_fails_the_query_and_its_rows_wait_for_the_next_session(
+    harness: SessionHarness, server: FakeServer, caplog: pytest.LogCaptureFixture, bug: Exception
+):
+    def fail(step: str, topic: str) -> None:
+        if step == "publish" and topic == "bad":
+            raise bug
+
+    server.answer = fail
+    bad, good = harness.session.add(SELECT, name="bad", sink=to_sink("bad")), harness.session.add(SELECT, sink=to_sink("good"))
+    harness.tick(1, n=1)
+    harness.tick(2, n=2)
+    assert (bad.status, good.status, server.read("good")) == ("failed", "live", [1, 2])
+    assert "internal error: sink kafka:bad of query 'bad' failed" in bad.error
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[1] is bug
+    assert record.args[0] in bad.error  # the reference
+    assert find_sink(bad).waiting_batches == 1
+    server.answer = lambda _step, _topic: None
+    harness.restart()
+    wait_until(lambda: server.read("bad") == [1])
+
+
+def test_rows_that_the_format_cannot_write_fail_the_query(harness: SessionHarness, server: FakeServer):
+    def refuse(step: str, _topic: str) -> None:
+        if step == "publish":
+            raise SchemaError("message 'm' is nested in another")
+
+    server.answer = refuse
+    query = harness.session.add(SELECT, sink=to_sink("t"))
+    harness.tick(1, n=1)
+    assert "message 'm' is nested in another" in query.error
+
+
+def test_statements_change_the_sinks_of_a_live_query(harness: SessionHarness, server: FakeServer):
+    run = harness.session.sql
+    run("CREATE QUERY q WITH (sink = 'kafka', brokers = '127.0.0.1:1', topic = 'a') AS SELECT n FROM s")
+    harness.tick(1, n=1)
+    added = run("ALTER QUERY q ADD SINK WITH (sink = 'kafka', brokers = '127.0.0.1:1', topic = 'b')")
+    assert added.to_pylist() == [{"number": 1}]
+    harness.tick(2, n=2)
+    run("ALTER QUERY q DROP SINK 0")
+    harness.tick(3, n=3)
+    assert (server.read("a"), server.read("b")) == ([1, 2], [2, 3])
+    harness.tick(4, n=4)
+    sink = {"query": "q", "number": 1, "sink": "kafka:b", "state": "ok", "waiting_batches": 0, "problem": ""}
+    assert run("SHOW SINKS").to_pylist() == [sink]
+    with pytest.raises(SinkError, match="sink 7 does not exist"):
+        run("ALTER QUERY q DROP SINK 7")
+    with pytest.raises(SqlError, match="ADD SINK names no sink"):
+        run("ALTER QUERY q ADD SINK WITH ()")
+    with pytest.raises(NotFoundError):
+        run("ALTER QUERY r DROP SINK 0")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.errors import SinkError
 from headrace.service.allowed_destinations import AllowedDestinations
 from headrace.service.allowed_roots import AllowedRoots
@@ -15,6 +16,21 @@ from headrace.service.problems import ForbiddenPathError
 from support.in_process_service import Service, wait_until
 
 KAFKA = {"kind": "kafka", "brokers": "kafka-1.internal:9092,kafka-2.internal:9092", "topic": "t"}
+
+
+CATALOG_URI = "https://hooks.example.com/catalog"
+
+
+def iceberg(**catalog: str) -> dict[str, Any]:
+    return {"kind": "iceberg", "table": "a.t", "catalog": {"type": "sql", "uri": "postgresql://hooks.example.com/d", **catalog}}
+
+
+def postgres(url: str) -> dict[str, Any]:
+    return {"kind": "postgres", "url": url, "table": "t"}
+
+
+def webhook(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"kind": "webhook", "url": url, "headers": headers or {}}
 
 
 @pytest.fixture
@@ -31,6 +47,32 @@ def test_allowed_destinations(destinations: AllowedDestinations, tmp_path: Path)
     assert destinations.parse("parquet:s3://bucket/results/q").kind == "parquet"
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/results/c.db", "warehouse": f"file://{tmp_path}/results/w"}
     assert destinations.parse({"kind": "iceberg", "table": "a.t", "catalog": catalog}).kind == "iceberg"
+    assert destinations.parse(iceberg(warehouse=f"{tmp_path}/results/w")).kind == "iceberg"
+    assert destinations.parse(iceberg(uri="postgresql+psycopg2://me@hooks.example.com:5432/d", warehouse="s3://bucket/results"))
+    assert destinations.parse(iceberg(type="rest", uri=CATALOG_URI, warehouse="prod", token="env:HEADRACE_SECRET_T"))
+    assert destinations.parse(postgres("postgresql://me@hooks.example.com:5432/d?sslmode=require")).kind == "postgres"
+    assert destinations.parse(webhook("https://hooks.example.com/a@b?c=%20", {"X-Team": "a"})).kind == "webhook"
+    assert destinations.parse({**KAFKA, "brokers": "SSL://kafka-1.internal:9092, kafka-2.internal:9092"}).kind == "kafka"
+
+
+def test_a_link_below_a_root_is_no_way_out(destinations: AllowedDestinations, tmp_path: Path):
+    (tmp_path / "others" / "deep").mkdir(parents=True)
+    (tmp_path / "results" / "link").symlink_to(tmp_path / "others" / "deep")
+    (tmp_path / "results" / "a*").symlink_to(tmp_path / "others")
+    for path in ("link/q", "link/../q", "../others", "a*/q"):
+        with pytest.raises(ForbiddenPathError):
+            destinations.parse(f"jsonl:{tmp_path}/results/{path}")
+
+
+@pytest.mark.parametrize("table", ["../../etc.t", "a/b.t", "a.t?x", "a.%2e%2e", "a..t"])
+def test_the_name_of_an_iceberg_table_is_no_path(table: str):
+    with pytest.raises(SinkError, match="option 'table'"):
+        hr.IcebergSink(table)
+
+
+def test_the_table_of_marks_is_no_destination():
+    with pytest.raises(SinkError, match="headrace_marks"):
+        hr.PostgresSink("postgresql://h/d", "public.headrace_marks")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +104,58 @@ def test_allowed_destinations(destinations: AllowedDestinations, tmp_path: Path)
             {"kind": "iceberg", "table": "a.t", "catalog": {"type": "sql", "uri": "sqlite:////etc/c.db"}},
             "not below an allowed root",
         ),
+        (iceberg(warehouse="/etc/evil"), "not below an allowed root"),
+        (iceberg(warehouse="file:/etc/evil"), "not below an allowed root"),
+        (iceberg(warehouse="relative/evil"), "destination 'relative/evil'"),
+        (iceberg(warehouse="file://etc/evil"), "destination 'file://etc/evil'"),
+        (iceberg(warehouse="s3://evil/x"), "destination 's3://evil/x'"),
+        (iceberg(warehouse="s3a://bucket/results"), "destination 's3a://bucket/results'"),
+        (iceberg(warehouse="hdfs://evil/x"), "destination 'hdfs://evil/x'"),
+        (iceberg(type="rest", uri=CATALOG_URI, warehouse="s3://evil/x"), "destination 's3://evil/x'"),
+        (iceberg(uri="sqlite:///relative.db"), "destination 'relative.db'"),
+        (iceberg(uri="sqlite://"), "address 'sqlite://'"),
+        (iceberg(uri="sqlite+pysqlite:////etc/c.db"), "not below an allowed root"),
+        (iceberg(uri="postgresql:///d"), "address 'postgresql:///d'"),
+        (iceberg(uri="postgresql://hooks.example.com/d?host=evil"), "address 'postgresql://hooks.example.com/d?host=evil'"),
+        (iceberg(uri="postgresql://hooks.example.com:x/y@evil/d"), "address 'postgresql://hooks.example.com:x/y@evil/d'"),
+        (iceberg(uri="mysql://hooks.example.com/d"), "address 'mysql://hooks.example.com/d'"),
+        (iceberg(type="rest", uri="https://evil.example.com/catalog"), "destination 'evil.example.com'"),
+        (iceberg(type="rest", uri="http://hooks.example.com\\@evil/"), "address"),
+        (iceberg(uri="env:HEADRACE_SECRET_URI"), "address 'env:HEADRACE_SECRET_URI'"),
+        (iceberg(type="hive", uri="thrift://hooks.example.com:1"), "catalog 'hive'"),
+        (iceberg(type="in-memory"), "catalog 'in-memory'"),
+        ({"kind": "iceberg", "table": "a.t", "catalog": {"name": "prod"}}, "option 'name'"),
+        ({"kind": "iceberg", "table": "a.t"}, "catalog 'none'"),
+        (iceberg(**{"py-io-impl": "evil.FileIO"}), "option 'py-io-impl'"),
+        (iceberg(**{"s3.endpoint": "http://evil"}), "option 's3.endpoint'"),
+        ({"kind": "delta", "path": "s3://bucket/results/t", "storage_options": {"endpoint": "http://e"}}, "option 'endpoint'"),
+        ("delta:s3://bucket/results/../others/t", "destination 's3://bucket/results/../others/t'"),
+        ("delta:s3://bucket/results/%2e%2e/others/t", "destination 's3://bucket/results/%2e%2e/others/t'"),
+        ("parquet:s3://bucket/RESULTS/q", "destination 's3://bucket/RESULTS/q'"),
+        (postgres("postgresql:///d"), "address 'postgresql:///d'"),
+        (postgres("postgresql://hooks.example.com,evil/d"), "destination 'evil'"),
+        (postgres("postgresql://hooks.example.com?x@evil/d"), "option 'x@evil/d'"),
+        (postgres("postgresql://hooks.example.com#@evil/d"), "address 'postgresql://hooks.example.com#@evil/d'"),
+        (
+            postgres("postgresql://hooks.example.com?sslmode=x@evil/d"),
+            "address 'postgresql://hooks.example.com?sslmode=x@evil/d'",
+        ),
+        (postgres("postgresql://hooks.example.com/d?sslmode=a#@evil/d"), "address"),
+        (postgres("postgresql://%2Fvar%2Frun/d"), "address 'postgresql://%2Fvar%2Frun/d'"),
+        (postgres("postgresql://hooks.example.com/d?service=prod"), "option 'service'"),
+        (postgres("postgresql://hooks.example.com/d?sslrootcert=/etc/shadow"), "option 'sslrootcert'"),
+        (postgres("postgresql://hooks.example.com/d?ho%73t=evil"), "option 'host'"),
+        (postgres("postgresql://hooks.example.com?@evil/d"), "option '@evil/d'"),
+        (webhook("https://hooks.example.com/x", {"Host": "internal"}), "header 'Host'"),
+        (webhook("https://hooks.example.com/x", {"Transfer-Encoding": "chunked"}), "header 'Transfer-Encoding'"),
+        (webhook("https://hooks.example.com/x", {"X-Forwarded-For": "127.0.0.1"}), "header 'X-Forwarded-For'"),
+        (webhook("http://hooks.example.com\\.evil/"), "destination 'hooks.example.com\\.evil'"),
+        (
+            {**KAFKA, "format": "avro", "format_options": {"registry": "http://hooks.example.com?x@evil"}},
+            "address 'http://hooks.example.com?x@evil'",
+        ),
+        ({**KAFKA, "brokers": "kafka-1.internal:9092 evil:9092"}, "destination 'kafka-1.internal:9092 evil:9092'"),
+        ({**KAFKA, "ssl.ca.location": "/etc/shadow"}, "option 'ssl.ca.location' of a kafka sink"),
         ("delta:/etc/table", "not below an allowed root"),
         ("jsonl:s3://bucket/results-of-others/q", "destination 's3://bucket/results-of-others/q'"),
         ("delta:s3://other/t", "destination 's3://other/t'"),
@@ -111,6 +205,13 @@ def test_statements_make_queries_with_sinks(serve: Callable[..., Service], tmp_p
     assert service.http.put("/v1/queries/q", json={"sql": "SELECT price FROM purchases"}).status_code in {200, 202}
     assert list_sinks() == ["memory", "parquet"]
     assert run("SHOW QUERIES")[1]["rows"] == [{"name": "q", "sql": "SELECT price FROM purchases"}]
+    status, answer = run(f"ALTER QUERY q ADD SINK WITH (sink = 'jsonl', path = '{tmp_path}/results/b')")
+    assert (status, answer["query"], answer["rows"]) == (200, "q", [{"number": 2}])
+    assert run("SHOW SINKS")[1]["rows"][2]["sink"] == f"jsonl:{tmp_path}/results/b"
+    assert run("ALTER QUERY q DROP SINK 2 DISCARD")[0] == 200
+    wait_until(lambda: len(list_sinks()) == 2)
+    assert run("ALTER QUERY q DROP SINK 0")[0] == 409
+    assert run("ALTER QUERY q ADD SINK WITH (sink = 'jsonl', path = '/etc/r')")[0] == 403
     assert run("DESCRIBE q")[1]["rows"] == [{"column": "price", "type": "DOUBLE"}]
     assert run("CREATE QUERY r WITH (sink = 'jsonl', path = '/etc/r') AS SELECT price FROM purchases")[0] == 403
     assert run("DROP QUERY q")[1]["query"] == "q"

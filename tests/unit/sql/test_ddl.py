@@ -9,7 +9,17 @@ import pytest
 
 import headrace as hr
 from headrace.errors import HeadraceError, NotFoundError, SchemaError, SqlError
-from headrace.sql.ddl import CreateQuery, CreateStream, DescribeObject, DropQuery, DropStreamStatement, ShowObjects, parse_ddl
+from headrace.sql.ddl import (
+    AddSinkStatement,
+    CreateQuery,
+    CreateStream,
+    DescribeObject,
+    DropQuery,
+    DropSinkStatement,
+    DropStreamStatement,
+    ShowObjects,
+    parse_ddl,
+)
 
 RATE = (
     "CREATE STREAM p (WATERMARK FOR time AS time - INTERVAL '2 seconds')"
@@ -50,6 +60,13 @@ def test_a_stream_has_columns_a_watermark_and_options():
             CreateQuery("q", "SELECT 1", {"sink": "jsonl:out"}, replaces=True),
         ),
         ("DROP QUERY q", DropQuery("q")),
+        (
+            "alter query `a b` add sink with (sink = 'kafka', 'linger.ms' = 5);",
+            AddSinkStatement("a b", {"sink": "kafka", "linger.ms": "5"}),
+        ),
+        ("ALTER QUERY q DROP SINK 12", DropSinkStatement("q", 12)),
+        ("ALTER QUERY q DROP SINK 0 DISCARD", DropSinkStatement("q", 0, discard=True)),
+        ("SHOW SINKS", ShowObjects("sinks")),
         ("show streams;", ShowObjects("streams")),
         ("DESCRIBE s", DescribeObject("s")),
     ],
@@ -70,7 +87,7 @@ def test_statements(text: str, statement: object):
         ("CREATE QUERY q AS", "expected a query, found the end"),
         ("DROP STREAM s now", "expected the end of the statement, found 'now'"),
         ("create stream 'x", "query cannot be read"),
-        ("", "expected CREATE or DROP or SHOW or DESCRIBE, found the end"),
+        ("", "expected CREATE or ALTER or DROP or SHOW or DESCRIBE, found the end"),
     ],
 )
 def test_errors_have_a_place(text: str, message: str):

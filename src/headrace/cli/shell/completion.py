@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cli.shell.parser import KEYWORDS, QUERY_STARTS, ShowKind, Token, TokenKind, split_statements, tokenize
+from headrace.cli.shell.parser import KEYWORDS, QUERY_STARTS, ShowKind
+from headrace.cli.shell.tokenizer import Token, TokenKind, split_statements, tokenize
 from headrace.sql.aggregate_functions import AGGREGATES
 from headrace.sql.functions import FUNCTIONS
 
@@ -82,6 +83,15 @@ def _list_candidates(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterato
         yield from _label_words("keyword", ShowKind if len(tokens) == 1 else ())
     elif first == "DROP":
         yield from _candidates_of_drop(tokens, vocabulary)
+    elif first == "ALTER":
+        words = {
+            1: ("QUERY",),
+            3: ("ADD", "DROP"),
+            4: ("SINK",),
+            5: ("WITH",) if tokens[3:4] and tokens[3].is_word("ADD") else (),
+        }
+        yield from _label_words("keyword", words.get(len(tokens), ()))
+        yield from _label_words("query", vocabulary.queries if len(tokens) == 2 else ())
     elif first in _NAME_STATEMENTS and len(tokens) == 1:
         yield from _label_words("query", vocabulary.queries)
         yield from _label_words("stream", vocabulary.streams if first in {"DESCRIBE", "DESC"} else ())

@@ -71,6 +71,16 @@ class EmbeddedTarget:
         """See `ShellTarget`."""
         self._session.sql(statement)
 
+    def alter_query(self, statement: str) -> None:
+        """See `ShellTarget`."""
+        self._session.sql(statement)
+
+    def sinks(self) -> pa.Table:
+        """See `ShellTarget`."""
+        table = self._session.sql("SHOW SINKS")
+        assert isinstance(table, pa.Table)
+        return table
+
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""
         self._session.drop_stream(name, cascade=cascade)

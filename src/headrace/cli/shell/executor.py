@@ -28,6 +28,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    SinkList,
     StreamCreated,
     StreamDropped,
     StreamList,
@@ -36,6 +37,7 @@ from headrace.cli.shell.outcomes import (
 )
 from headrace.cli.shell.parser import (
     AddStatement,
+    AlterStatement,
     CreateStatement,
     DescribeStatement,
     DropStatement,
@@ -51,11 +53,11 @@ from headrace.cli.shell.parser import (
     ShowStatement,
     SqlText,
     Statement,
-    StatementText,
     StopCondition,
     TailStatement,
 )
 from headrace.cli.shell.target import QuerySummary, ShellTarget, describe_columns
+from headrace.cli.shell.tokenizer import StatementText
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError, SqlError
 from headrace.runtime.partition_scaling import AUTO
 from headrace.sql.parser import SqlSource, quote_identifier
@@ -125,6 +127,9 @@ class StatementRunner:
             case DropStatement():
                 self._target.drop_stream(statement.name, cascade=statement.cascade)
                 yield StreamDropped(statement.name)
+            case AlterStatement():
+                self._target.alter_query(statement.text)
+                yield QueryChanged("changed", self._target.query(statement.name))
             case RescaleStatement():
                 yield PartitionsChanged(*self._target.rescale(AUTO if statement.partitions is None else statement.partitions))
             case ShowStatement():
@@ -196,6 +201,8 @@ class StatementRunner:
             return QueryList(tuple(self._target.queries()))
         if kind is ShowKind.streams:
             return StreamList(tuple(self._target.streams()))
+        if kind is ShowKind.sinks:
+            return SinkList(self._target.sinks())
         return PlanText(self._target.explain())
 
     def _explain(self, subject: SqlText | str | None) -> Outcome:

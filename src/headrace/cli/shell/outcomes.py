@@ -95,7 +95,7 @@ def _format_keys(keys: Sequence[Expression]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueryChanged:
-    """A query was added, replaced or removed (`verb`); `is_temporary` if it is the temporary query of a SELECT."""
+    """A query was added, replaced, changed or removed (`verb`); `is_temporary` if it is the temporary query of a SELECT."""
 
     verb: str
     query: QuerySummary
@@ -157,6 +157,13 @@ class ColumnList:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkList:
+    """The sinks of all queries, as SHOW SINKS returns them."""
+
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
 class ResultRows:
     """The last rows of a query, and the total number it has emitted."""
 
@@ -201,6 +208,7 @@ Outcome: TypeAlias = (
     | QuerySharing
     | ColumnList
     | ResultRows
+    | SinkList
     | FollowedQuery
     | FollowEnded
     | UsageList

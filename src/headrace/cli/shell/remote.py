@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.runtime.partition_scaling import PartitionSetting
-from headrace.statements import SinkOptions
+from headrace.statements import SINK_COLUMNS, SinkOptions
 
 _RETRY_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
 
@@ -57,6 +57,15 @@ class RemoteTarget:
     def create_stream(self, statement: str) -> None:
         """See `ShellTarget`."""
         self._session.sql(statement)
+
+    def alter_query(self, statement: str) -> None:
+        """See `ShellTarget`."""
+        self._session.sql(statement)
+
+    def sinks(self) -> pa.Table:
+        """See `ShellTarget`."""
+        rows = self._session.sql("SHOW SINKS")
+        return pa.Table.from_pylist(rows if isinstance(rows, list) else [], SINK_COLUMNS)
 
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """See `ShellTarget`."""

@@ -34,6 +34,7 @@ from headrace.cli.shell.outcomes import (
     QueryList,
     QuerySharing,
     ResultRows,
+    SinkList,
     StreamCreated,
     StreamDropped,
     StreamList,
@@ -246,7 +247,7 @@ def make_grid(outcome: Outcome) -> TextGrid | None:
             return _stream_grid(outcome)
         case ColumnList():
             return TextGrid(("column", "type"), frozenset(), tuple((Text(name), Text(kind)) for name, kind in outcome.columns))
-        case ResultRows():
+        case ResultRows() | SinkList():
             return _row_grid(outcome.rows)
         case UsageList():
             rows = tuple((Text(f"{text};", "cyan"), Text(about)) for text, about in USAGES)
@@ -427,6 +428,8 @@ def _make_documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
             yield {"kind": outcome.verb, **query_document(outcome.query)}
         case QueryList():
             yield from ({"kind": "query", **query_document(query)} for query in outcome.queries)
+        case SinkList():
+            yield from ({"kind": "sink", **row} for row in outcome.rows.to_pylist())
         case StreamList():
             yield from ({"kind": "stream", **_stream_document(stream)} for stream in outcome.streams)
         case StreamCreated():

@@ -30,13 +30,12 @@ from headrace.cli.shell.parser import (
     QuitStatement,
     SelectStatement,
     Statement,
-    StatementText,
     TailStatement,
     parse_statement,
-    split_statements,
 )
 from headrace.cli.shell.render import OutcomeView
 from headrace.cli.shell.target import ShellTarget
+from headrace.cli.shell.tokenizer import StatementText, split_statements
 from headrace.errors import HeadraceError, SessionError
 
 

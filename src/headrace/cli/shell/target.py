@@ -92,6 +92,12 @@ class ShellTarget(Protocol):
     def create_stream(self, statement: str) -> None:
         """Declare the stream of a CREATE STREAM statement; raises if it is invalid, or its source cannot be reached."""
 
+    def alter_query(self, statement: str) -> None:
+        """Add a sink to a query, or take one away, with an ALTER QUERY statement; raises if it is invalid."""
+
+    def sinks(self) -> pa.Table:
+        """Return the sinks of all queries, as SHOW SINKS does."""
+
     def drop_stream(self, name: str, *, cascade: bool) -> None:
         """Drop a stream; raises if queries read it, unless `cascade` removes them."""
 

@@ -7,6 +7,7 @@ User and password are in the environment, HEADRACE_REGISTRY_USER and HEADRACE_RE
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import threading
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from headrace.connectors.message_formats.rejects import Rejects
 from headrace.connectors.messages import Messages
-from headrace.errors import SchemaError, SinkError, SourceError
+from headrace.errors import DestinationUnavailableError, SchemaError, SinkError, SourceError
 
 HEADER_BYTES = 5
 _TIMEOUT_SECONDS = 10.0
@@ -31,6 +32,7 @@ _MAX_RESPONSE = 16 << 20
 _MAX_SCHEMAS = 10_000  # that are kept
 _UNKNOWN_SECONDS = 10.0  # how long an unknown id is not asked for again
 _MAX_UNKNOWN = 100  # ids that are asked for in vain in one of these intervals; the schemas of more are taken as unknown
+_REFUSALS = frozenset({409, 422})  # of a schema: no repetition changes that
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -93,19 +95,23 @@ class SchemaRegistry:
         return str(answer["schema"])
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
-        """Return the id of a schema below a subject, where it is registered if it is new; raises SinkError if it is refused."""
+        """Return the id of a schema below a subject, where it is registered if it is new; raises SinkError if it is refused.
+
+        Raises DestinationUnavailableError if the registry does not answer, or not now.
+        """
         with self._lock:
             known = self._ids.get((subject, schema))
             if known is None:
                 body = {"schema": schema.text} | ({} if schema.type == "AVRO" else {"schemaType": schema.type})
-                answer = self._request(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body, SinkError)
-                if answer is None:
-                    raise SinkError(f"registry '{self._url}' does not know how to register schemas")
-                known = self._ids[subject, schema] = int(answer["id"])
+                path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+                answer = self._request(path, body, DestinationUnavailableError)
+                if answer is None or not isinstance(answer.get("id"), int):
+                    raise DestinationUnavailableError(f"registry '{self._url}' does not know how to register schemas")
+                known = self._ids[subject, schema] = answer["id"]
             return known
 
-    def _request(self, path: str, body: Any, error: type[SourceError | SinkError]) -> dict[str, Any] | None:
-        """Return the answer to a request, or None for 404; raises `error` if there is none, or another refusal."""
+    def _request(self, path: str, body: Any, error: type[SourceError | DestinationUnavailableError]) -> dict[str, Any] | None:
+        """Return the answer to a request, or None for 404; raises SinkError if a schema is refused, else `error`."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data)  # noqa: S310 - the constructor checks the scheme
         request.add_header("Accept", f"{_MEDIA_TYPE}, application/json")
@@ -117,7 +123,7 @@ class SchemaRegistry:
             secret = f"{user}:{password}"
             request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(secret.encode()).decode()}")
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - as above
+            with _opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
                 answer = json.loads(response.read(_MAX_RESPONSE))
         except urllib.error.HTTPError as problem:
             with problem:
@@ -125,8 +131,9 @@ class SchemaRegistry:
             if problem.code == 404:
                 return None
             hint = "set HEADRACE_REGISTRY_USER and HEADRACE_REGISTRY_PASSWORD" if problem.code in {401, 403} else ""
-            raise error(f"registry '{self._url}' refuses '{path}' with {problem.code}", detail=detail, hint=hint) from None
-        except (OSError, ValueError) as problem:
+            kind = SinkError if body is not None and problem.code in _REFUSALS else error
+            raise kind(f"registry '{self._url}' refuses '{path}' with {problem.code}", detail=detail, hint=hint) from None
+        except (OSError, ValueError, http.client.HTTPException) as problem:
             raise error(
                 f"registry '{self._url}' does not answer", detail=str(problem), hint="start it, or correct its address"
             ) from None
@@ -135,6 +142,14 @@ class SchemaRegistry:
         return answer
 
 
+class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirects: they could lead to a host that the operator does not allow."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no request, so that the answer is an error."""
+
+
+_opener = urllib.request.build_opener(_RefuseRedirects)
 _registries: dict[str, SchemaRegistry] = {}
 _registries_lock = threading.Lock()
 

@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from headrace.connectors.secrets import check_reference
 from headrace.connectors.sinks.base import Sink
-from headrace.errors import SinkError
+from headrace.errors import DestinationUnavailableError, SinkError
 
 
 class Destination(Protocol):
     """A connection of one writer to its destination. One thread at a time uses it; after an error it is closed.
 
-    Every method raises SinkError for what no repetition can change, which fails the query; any other exception means that the
-    destination is not available: the caller connects again, later.
+    Every method raises SinkError for what no repetition can change, which fails the query. DestinationUnavailableError, and the
+    exceptions of a library, mean that the destination is not available: the caller connects again, later. A programming error,
+    such as a TypeError, is a bug, and fails the query.
     """
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -62,7 +63,7 @@ class PublishedSink(Sink):
         try:
             loaded = importlib.import_module(module)
         except ImportError as error:
-            raise SinkError(
+            raise DestinationUnavailableError(
                 f"a {self.kind} sink needs a library that is not installed",
                 detail=str(error),
                 hint=f"pip install 'headrace[{self.extra}]'" if self.extra else "",

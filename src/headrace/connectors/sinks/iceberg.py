@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,6 +12,7 @@ from headrace.connectors.secrets import check_reference
 from headrace.connectors.sinks.destination import PublishedSink, to_text_options
 from headrace.errors import SinkError
 
+_NAME = re.compile(r"[^./\\\\?#%\x00-\x1f]+(?:\.[^./\\\\?#%\x00-\x1f]+)+")  # it becomes a part of paths
 _SECRET_PARTS = ("secret", "password", "token", "credential", "key")
 
 
@@ -32,7 +34,7 @@ class IcebergSink(PublishedSink):
     def __post_init__(self) -> None:
         """Check the options; raises SinkError."""
         object.__setattr__(self, "catalog", to_text_options(self.catalog, "catalog"))
-        if self.table.count(".") < 1 or not all(self.table.split(".")):
+        if not _NAME.fullmatch(self.table):
             raise SinkError(f"option 'table' of the iceberg sink is '{self.table}'", hint="write NAMESPACE.TABLE")
         for name, value in self.catalog.items():
             if any(part in name.lower() for part in _SECRET_PARTS):
@@ -49,10 +51,14 @@ class IcebergSink(PublishedSink):
     def list_hosts(self) -> list[str]:
         """See `PublishedSink`."""
         uri = urlsplit(self.catalog.get("uri", ""))
-        return [uri.netloc] if uri.netloc else []
+        return [uri.netloc.rpartition("@")[2]] if uri.netloc else []
 
     def list_paths(self) -> list[str]:
-        """See `PublishedSink`."""
-        values = [value for name, value in self.catalog.items() if name in {"uri", "warehouse"}]
-        paths = [urlsplit(value).path for value in values if urlsplit(value).scheme in {"file", "sqlite"}]
-        return ["/" + path.lstrip("/") for path in paths]
+        """See `PublishedSink`; the warehouse of a REST catalog may be a name, which its server knows."""
+        uri, warehouse = self.catalog.get("uri", ""), self.catalog.get("warehouse", "")
+        paths = [uri.partition(":///")[2]] if uri.startswith("sqlite") and ":///" in uri else []
+        if not warehouse or (self.catalog.get("type") == "rest" and re.fullmatch(r"[\w.-]+", warehouse)):
+            return paths
+        parts = urlsplit(warehouse)
+        is_file = parts.scheme == "file" and not (parts.netloc or parts.query or parts.fragment)
+        return [*paths, parts.path if is_file else warehouse]

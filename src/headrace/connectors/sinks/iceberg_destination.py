@@ -10,13 +10,15 @@ import contextlib
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.table import Table
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+from pyiceberg.table import Table, Transaction
 
 from headrace.connectors.secrets import resolve_reference
 from headrace.connectors.sinks.iceberg import IcebergSink
-from headrace.errors import SinkError
+from headrace.errors import DestinationUnavailableError, SinkError
 
 _ATTEMPTS = 10  # commits that other writers of the table win
+_REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnsupportedPyArrowTypeException)
 _NO_RETRIES = {"commit.retry.num-retries": "0"}  # a repetition by the library would not look at the mark
 
 
@@ -45,7 +47,7 @@ class IcebergDestination:
     def _open_catalog(self) -> Catalog:
         if self._catalog is None:
             options = {
-                name: value if name == "warehouse" else resolve_reference(name, value, SinkError)
+                name: value if name == "warehouse" else resolve_reference(name, value, DestinationUnavailableError)
                 for name, value in self._sink.catalog.items()
             }
             self._catalog = load_catalog(options.pop("name", "default"), **options)
@@ -69,13 +71,24 @@ class IcebergDestination:
         table = self._table or self._create_table(rows.schema)
         retried = table.metadata.properties
         table.metadata = table.metadata.model_copy(update={"properties": {**retried, **_NO_RETRIES}})
-        try:
-            with table.transaction() as transaction:
-                transaction.append(rows, snapshot_properties={"headrace.batch": str(batch), "headrace.mark": self._mark_property})
-                transaction.set_properties({self._mark_property: str(batch)})
-        except (ValueError, pa.ArrowException) as error:
-            raise SinkError(f"Iceberg table '{self._sink.table}' refuses the rows", detail=str(error)) from error
+        with table.transaction() as transaction:
+            self._append(transaction, rows, {"headrace.batch": str(batch), "headrace.mark": self._mark_property})
+            transaction.set_properties({self._mark_property: str(batch)})
         self._table = self._open_catalog().load_table(self._sink.table)
+
+    def _append(self, transaction: Transaction, rows: pa.Table, properties: dict[str, str]) -> None:
+        """Write files with the rows; a plain ValueError says that they do not fit, its subclasses are of JSON and pydantic."""
+        try:
+            transaction.append(rows, snapshot_properties=properties)
+        except _REFUSALS as error:
+            raise self._make_refusal(error) from error
+        except ValueError as error:
+            if type(error) is not ValueError:
+                raise
+            raise self._make_refusal(error) from error
+
+    def _make_refusal(self, error: Exception) -> SinkError:
+        return SinkError(f"Iceberg table '{self._sink.table}' refuses the rows", detail=str(error))
 
     def _create_table(self, schema: pa.Schema) -> Table:
         catalog = self._open_catalog()
@@ -85,6 +98,8 @@ class IcebergDestination:
             return catalog.create_table(self._sink.table, schema)
         except TableAlreadyExistsError:
             return catalog.load_table(self._sink.table)
+        except _REFUSALS as error:
+            raise self._make_refusal(error) from error
 
     def close(self) -> None:
         """See `Destination`."""

@@ -11,6 +11,8 @@ import pyarrow as pa
 from headrace.connectors.sinks.destination import PublishedSink, check_has_columns, parse_names
 from headrace.errors import SinkError
 
+MARKS_TABLE = "headrace_marks"
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresSink(PublishedSink):
@@ -44,6 +46,8 @@ class PostgresSink(PublishedSink):
             raise SinkError("option 'url' of the postgres sink has a password", hint="write password = 'env:NAME'")
         if not self.table or not all(self.table.split(".")):
             raise SinkError(f"option 'table' of the postgres sink is '{self.table}'")
+        if self.table.rpartition(".")[2] == MARKS_TABLE:
+            raise SinkError(f"table '{MARKS_TABLE}' has the marks of sinks", hint="name another table")
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See `Sink`."""
@@ -58,4 +62,4 @@ class PostgresSink(PublishedSink):
         """See `PublishedSink`."""
         url = urlsplit(self.url)
         more = parse_qs(url.query)
-        return [*([url.netloc.rpartition("@")[2]] if url.hostname else []), *more.get("host", ()), *more.get("hostaddr", ())]
+        return [url.netloc.rpartition("@")[2], *more.get("host", ()), *more.get("hostaddr", ())]

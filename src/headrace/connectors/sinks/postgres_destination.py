@@ -16,10 +16,10 @@ from psycopg import sql
 
 from headrace.connectors.row_text import encode_json_values
 from headrace.connectors.secrets import resolve_reference
-from headrace.connectors.sinks.postgres import PostgresSink
-from headrace.errors import SinkError
+from headrace.connectors.sinks.postgres import MARKS_TABLE, PostgresSink
+from headrace.errors import DestinationUnavailableError, SinkError
 
-_MARKS = sql.Identifier("headrace_marks")
+_MARKS = sql.Identifier(MARKS_TABLE)
 _CONNECT_SECONDS = 10
 _OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 _ORDER = "headrace_order"  # of the rows of a batch, in the temporary table
@@ -43,13 +43,13 @@ class PostgresDestination:
 
     def read_mark(self) -> int | None:
         """See `Destination`."""
-        password = resolve_reference("password", self._sink.password, SinkError) or None
+        password = resolve_reference("password", self._sink.password, DestinationUnavailableError) or None
         self._connection = psycopg.connect(
             self._sink.url, password=password, connect_timeout=_CONNECT_SECONDS, options=_OPTIONS, keepalives_idle=10
         )
         with self._connection.transaction():
             find = sql.SQL("SELECT to_regclass(%s)")
-            if self._connection.execute(find, ["headrace_marks"]).fetchone() == (None,):
+            if self._connection.execute(find, [MARKS_TABLE]).fetchone() == (None,):
                 self._create_marks(self._connection)
             row = self._connection.execute(
                 sql.SQL("SELECT batch FROM {} WHERE writer = %s").format(_MARKS), [self._writer]
@@ -58,7 +58,7 @@ class PostgresDestination:
         return self._mark
 
     def _create_marks(self, connection: psycopg.Connection) -> None:
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('headrace_marks'))")
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [MARKS_TABLE])
         connection.execute(
             sql.SQL("CREATE TABLE IF NOT EXISTS {} (writer TEXT PRIMARY KEY, batch BIGINT NOT NULL)").format(_MARKS)
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.connectors.row_text import encode_json_lines
 from headrace.connectors.secrets import resolve_reference
 from headrace.connectors.sinks.webhook import WebhookSink
-from headrace.errors import SinkError
+from headrace.errors import DestinationUnavailableError, SinkError
 
 _REFUSALS = frozenset({400, 413, 422})  # what a repetition does not change
 
@@ -32,9 +32,9 @@ class WebhookDestination:
 
     def read_mark(self) -> int | None:
         """See `Destination`."""
-        self._secret = resolve_reference("secret", self._sink.secret, SinkError).encode()
+        self._secret = resolve_reference("secret", self._sink.secret, DestinationUnavailableError).encode()
         for name, value in self._sink.headers.items():
-            self._client.headers[name] = resolve_reference(name, value, SinkError)
+            self._client.headers[name] = resolve_reference(name, value, DestinationUnavailableError)
         return None
 
     def publish(self, batch: int, rows: pa.Table) -> None:
