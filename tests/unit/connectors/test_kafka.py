@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import headrace as hr
 from headrace.bench.driver.kafka_broker import run_kafka_broker
 from headrace.connectors.kafka import reader
 from headrace.connectors.kafka.consumer_pool import get_pool
+from headrace.connectors.kafka.control import TopicControl
 from headrace.connectors.kafka.source import share_rows
 from headrace.errors import SchemaError, SourceError
 from support.kafka_feed import COLUMNS, START, Feed, read_all
@@ -313,11 +315,23 @@ def test_a_secret_is_resolved_where_a_client_is_made(monkeypatch: pytest.MonkeyP
         resolve_options({"sasl.password": "env:NOT_SET"})
 
 
-def test_brokers_that_do_not_answer(tmp_path: Path):
+def test_brokers_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.connectors.kafka.control._TIMEOUT_SECONDS", 0.2)
     session = hr.Session(tmp_path, backend="local")
     with pytest.raises(SourceError, match="the brokers of Kafka topic 't' cannot be reached"):
         session.create_stream("s", hr.KafkaSource("t", brokers="127.0.0.1:1", schema=COLUMNS), time="time")
     session.close()
+
+
+def test_a_partition_without_known_offsets_is_unreachable_and_no_new_topic(monkeypatch: pytest.MonkeyPatch):
+    """A broker that starts answers -1001 for partitions whose leader it does not know yet."""
+    control = TopicControl("t", {"bootstrap.servers": "127.0.0.1:1"})
+    answers = iter([{0: 0, 1: 0}, {0: 7, 1: -1001}])
+    monkeypatch.setattr(control, "_describe_topic", lambda: None)
+    monkeypatch.setattr(control, "_list_offsets", lambda _spec: partial(next, answers))
+    with pytest.raises(SourceError, match="cannot be reached") as caught:
+        control.send_request("status")
+    assert caught.value.detail == "no broker knows the offsets of partition 1"
 
 
 @pytest.mark.kafka

@@ -75,8 +75,12 @@ class TopicControl:
 
     def _get_status(self) -> dict[str, Any]:
         self._describe_topic()
-        oldest, newest = self._list_offsets(OffsetSpec.earliest()), self._list_offsets(OffsetSpec.latest())
-        return {"topic_id": self._topic_id, "oldest": oldest(), "newest": newest()}
+        waiting = self._list_offsets(OffsetSpec.earliest()), self._list_offsets(OffsetSpec.latest())
+        oldest, newest = (get_answer() for get_answer in waiting)
+        for partition in oldest:
+            if min(oldest[partition], newest[partition]) < 0:  # while a broker starts
+                raise make_unreachable_error(self._topic, f"no broker knows the offsets of partition {partition}")
+        return {"topic_id": self._topic_id, "oldest": oldest, "newest": newest}
 
     def _find_offsets_at(self, milliseconds: int) -> dict[str, Any]:
         self._describe_topic()
