@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 import headrace as hr
 from headrace.bench.driver.kafka_broker import run_kafka_broker
@@ -332,6 +333,38 @@ def test_a_partition_without_known_offsets_is_unreachable_and_no_new_topic(monke
     with pytest.raises(SourceError, match="cannot be reached") as caught:
         control.send_request("status")
     assert caught.value.detail == "no broker knows the offsets of partition 1"
+
+
+@pytest.mark.kafka
+def test_a_topic_that_had_no_leaders_when_it_was_asked_for(feed: Feed):
+    """librdkafka remembers that a topic which was just created had no leaders, until its metadata is requested again."""
+    feed.send(3)
+    control = TopicControl(feed.topic, {"bootstrap.servers": feed.broker.address})
+    control._admin = admin = ForgetfulAdmin(control._admin)
+    assert control.send_request("status")["newest"] == {0: 2, 1: 1}
+    assert admin.refreshed == [feed.topic]
+
+
+class ForgetfulAdmin:
+    """An admin client that knows no leaders before its metadata is refreshed."""
+
+    def __init__(self, admin: Any) -> None:
+        self._admin, self.refreshed = admin, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, Any], **options: Any) -> dict[TopicPartition, Future[Any]]:
+        if self.refreshed:
+            return self._admin.list_offsets(wanted, **options)
+        answers = {place: Future[Any]() for place in wanted}
+        for answer in answers.values():
+            answer.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
+        return answers
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.refreshed.append(topic)
+        return self._admin.list_topics(topic, timeout=timeout)
 
 
 @pytest.mark.kafka

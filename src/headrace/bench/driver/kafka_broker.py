@@ -189,6 +189,7 @@ class KafkaBroker:
         while any(answer.exception(_START_SECONDS) for answer in self.admin.list_offsets(ends).values()):
             assert time.monotonic() < limit, f"the partitions of {name} have no leaders"
             time.sleep(0.05)
+            self.admin.list_topics(name, timeout=_START_SECONDS)  # librdkafka itself asks only after minutes
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""

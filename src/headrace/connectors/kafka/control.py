@@ -18,6 +18,7 @@ _TIMEOUT_SECONDS = 3.0
 _DESCRIBE_SECONDS = 1.0  # how old the list of partitions may be
 _ADMIN_DEFAULTS = {"log_level": "0", "reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "3000"}
 _UNKNOWN_TOPIC = 3
+_NO_LEADERS = -156  # what librdkafka knows about a topic, which may have been created a moment ago
 
 
 def make_unreachable_error(topic: str, reason: str) -> SourceError:
@@ -60,7 +61,13 @@ class TopicControl:
             "commit": self._commit,
         }
         try:
-            return requests[request](**arguments)
+            try:
+                return requests[request](**arguments)
+            except KafkaException as error:
+                if error.args[0].code() != _NO_LEADERS:
+                    raise
+                self._admin.list_topics(self._topic, timeout=_TIMEOUT_SECONDS)  # librdkafka itself asks only after minutes
+                return requests[request](**arguments)
         except KafkaException as error:
             self._described_at = 0.0
             if error.args[0].code() == _UNKNOWN_TOPIC:
