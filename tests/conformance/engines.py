@@ -6,13 +6,14 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import headrace as hr
+from headrace.backends.spark import backend
 from headrace.backends.spark.environment import start_spark
 from support.s3_server import BUCKET, run_s3_server
 from support.standalone_cluster import StandaloneCluster
@@ -50,10 +51,21 @@ def open_local(folder: Path) -> Iterator[Engine]:
 
 @contextlib.contextmanager
 def open_rdd(folder: Path) -> Iterator[Engine]:
-    """Run micro-batches as RDD jobs of a local Spark."""
+    """Run micro-batches as RDD jobs of a local Spark, each with all stages."""
+    small_rows, backend.SMALL_BATCH_ROWS = backend.SMALL_BATCH_ROWS, -1
+    try:
+        with open_rdd_task(folder) as engine:
+            yield replace(engine, name="rdd")
+    finally:
+        backend.SMALL_BATCH_ROWS = small_rows
+
+
+@contextlib.contextmanager
+def open_rdd_task(folder: Path) -> Iterator[Engine]:
+    """Run micro-batches as RDD jobs of a local Spark, the small ones in one task."""
     spark = start_spark("local[2]")
     try:
-        yield Engine("rdd", {"spark": spark}, str(folder), folder)
+        yield Engine("rdd_task", {"spark": spark}, str(folder), folder)
     finally:
         spark.stop()
 
@@ -95,6 +107,7 @@ def use_object_store(folder: Path) -> Iterator[Engine]:
 ENGINES: Mapping[str, Callable[[Path], contextlib.AbstractContextManager[Engine]]] = {
     "local": open_local,
     "rdd": open_rdd,
+    "rdd_task": open_rdd_task,
     "connect": open_connect,
     "cluster": open_cluster,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.backends.spark import backend
 from headrace.backends.spark.environment import start_spark
 
 
@@ -15,3 +16,9 @@ def spark() -> Iterator[Any]:
     session = start_spark("local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _every_batch_has_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run map and reduce tasks with a shuffle between them, although the batches of tests are small."""
+    monkeypatch.setattr(backend, "SMALL_BATCH_ROWS", -1)

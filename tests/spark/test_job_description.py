@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.backends.spark import backend
 from headrace.backends.spark.backend import describe_job
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob
@@ -36,6 +37,10 @@ def test_many_streams_are_cut() -> None:
     assert text == "headrace, batch 7: 0 queries over s0, s1, s2, s3, s4 …; 22.5 k rows"
 
 
+def list_stage_names(tracker: Any) -> list[str]:
+    return [info.name for number in range(5_000) if (info := tracker.getStageInfo(number)) is not None]
+
+
 def test_the_stages_of_a_batch_are_named_by_what_they_do(spark: Any) -> None:
     with hr.Session(spark=spark) as session:
         source = hr.MemorySource("x INT, time TIMESTAMP")
@@ -44,6 +49,27 @@ def test_the_stages_of_a_batch_are_named_by_what_they_do(spark: Any) -> None:
         source.append([{"x": 1, "time": "2026-01-01T00:00:00Z"}])
         session.advance()
     tracker = spark.sparkContext.statusTracker()
-    names = {info.name for number in range(2_000) if (info := tracker.getStageInfo(number)) is not None}
+    names = set(list_stage_names(tracker))
     assert {"map: read, select, aggregate", "reduce: merge, evaluate windows, write results"} <= names
     assert not any("pipeline.py" in name for name in names)
+
+
+def test_a_small_batch_has_one_stage(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "SMALL_BATCH_ROWS", 10)
+    monkeypatch.setattr(backend, "SMALL_BATCH_STATE_BYTES", 1_000)
+    tracker = spark.sparkContext.statusTracker()
+    with hr.Session(spark=spark) as session:
+        source = hr.MemorySource("x INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        session.add("SELECT x, SUM(x) AS total FROM TUMBLE(s, '1 hour') GROUP BY x")
+
+        def list_new_stages(numbers: range) -> list[str]:
+            before = len(list_stage_names(tracker))
+            source.append([{"x": number, "time": "2026-01-01T00:00:00Z"} for number in numbers])
+            session.advance()
+            return list_stage_names(tracker)[before:]
+
+        assert list_new_stages(range(10)) == ["small batch: map and reduce in one task"]
+        assert len(list_new_stages(range(11))) == 2
+        assert len(list_new_stages(range(1_000))) == 2
+        assert len(list_new_stages(range(1))) == 2, "it has few rows, and much state"

@@ -47,6 +47,7 @@ from headrace.backends.spark.environment import (
 from headrace.backends.spark.job_errors import make_job_error
 from headrace.connectors import Range
 from headrace.connectors.worker_places import WorkerPlace
+from headrace.engine.all_stages import is_small_batch
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError
@@ -65,6 +66,8 @@ _WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
 _SHOWN_STREAMS = 5  # in the description of a job
 _POLL_SECONDS = 0.1
 _WARM_SECONDS = 30.0
+SMALL_BATCH_ROWS = 50_000
+SMALL_BATCH_STATE_BYTES = 8 << 20
 _PROBE_AGAIN_SECONDS = 10.0
 
 
@@ -197,7 +200,8 @@ class SparkBackend:
         expired = threading.Event()
         try:
             with _cancel_after(job.max_seconds, context, group, expired):
-                reports = pipeline.run(context, replace(job, worker_memory=self._worker_memory, exchange=self.exchange), tasks)
+                run_stages = pipeline.run_in_one_task if self._is_small(job, tasks) else pipeline.run
+                reports = run_stages(context, replace(job, worker_memory=self._worker_memory, exchange=self.exchange), tasks)
         except (Py4JError, PySparkException) as error:
             if expired.is_set():
                 raise exceeded_time_error(job.max_seconds) from error
@@ -212,6 +216,13 @@ class SparkBackend:
         for key in job.store.list("shuffle") if self.exchange == "files" else ():
             job.store.delete(key)
         return reports
+
+    def _is_small(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> bool:
+        """Return whether one task does a batch faster than the tasks of several stages.
+
+        Not on a cluster: the state of a partition is on the disks of the executors that had it last.
+        """
+        return self._is_local and is_small_batch(job, tasks, SMALL_BATCH_ROWS, SMALL_BATCH_STATE_BYTES)
 
     def stream_source(self, frame: DataFrame) -> DataFrameSource:
         """Wrap a streaming DataFrame as a source."""

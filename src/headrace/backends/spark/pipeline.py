@@ -8,7 +8,7 @@ Spark's shuffle routes the shuffle blocks and decides when the reduce stage can 
 does not pass through the JVM: it is a file in the checkpoint directory, which every worker can read, and Spark moves its name
 (docs/decisions/0008). With the exchange "shuffle", Spark moves its bytes, in pieces, and no folder is shared (0019). The job
 uses RDDs, not DataFrames: there is nothing for Spark's query planner to plan, and planning took longer than the shuffle
-(0013).
+(0013). A batch with little to do has one stage, whose only task runs all of them (0025).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.traceback_utils import SCCallSiteSync as untyped  # noqa: N813
 
 from headrace.connectors import Range
+from headrace.engine.all_stages import run_all_stages
 from headrace.engine.batch_job import BatchJob, ReduceReport, ShuffleBlock
 from headrace.engine.map_stage import run_map_task
 from headrace.engine.reduce_stage import run_later_level, run_reduce_task
@@ -61,6 +62,13 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
         return collect_reports(rows.collect())
 
 
+def run_in_one_task(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
+    """Run all stages of a micro-batch in one task; the same contract as `run`."""
+    with name_stage(spark, "small batch: map and reduce in one task"):
+        rows: Any = spark.parallelize([tasks], 1).mapPartitions(partial(run_small_batch, job))
+        return collect_reports(rows.collect())
+
+
 def name_stage(spark: SparkContext, name: str) -> AbstractContextManager[None]:
     """Return a context in which the stages that PySpark creates have this name in Spark's UI, not that of a line of headrace."""
     site: AbstractContextManager[None] = SCCallSiteSync(spark)
@@ -75,6 +83,19 @@ def collect_reports(rows: Iterable[ShuffleRow]) -> list[ReduceReport]:
         if isinstance(report, HeadraceError):
             raise report
     return reports
+
+
+def run_small_batch(job: BatchJob, batches: Iterable[Sequence[Sequence[Range]]]) -> Iterator[ShuffleRow]:
+    """Run all stages of a micro-batch in a worker, and yield the reports."""
+    _freeze_gc()
+    limit_memory(job.worker_memory)
+    for tasks in batches:
+        try:
+            reports = run_all_stages(job, tasks)
+        except HeadraceError as error:
+            yield 0, ("error", pickle.dumps(error))
+            return
+        yield from ((report.partition, ("outcome", pickle.dumps(report))) for report in reports)
 
 
 def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[MapTask]) -> Iterator[ShuffleRow]:
