@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -365,22 +365,3 @@ class ForgetfulAdmin:
     def list_topics(self, topic: str, timeout: float) -> Any:
         self.refreshed.append(topic)
         return self._admin.list_topics(topic, timeout=timeout)
-
-
-@pytest.mark.kafka
-def test_the_statements_of_the_document_draw_results(feed: Feed):
-    page = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
-    block = next(part for part in page.split("```") if part.strip().startswith("CREATE STREAM"))
-    for second in range(12):
-        row = {"user_id": 1, "gem_pack": second % 2, "price": 1.5, "time": (START + timedelta(seconds=second)).isoformat()}
-        feed.put(json.dumps(row), partition=second % 2)
-    feed.producer.flush()
-    with hr.Session(feed.folder, backend="local") as session:
-        for statement in (
-            block.replace("127.0.0.1:9092", feed.broker.address).replace("'purchases'", f"'{feed.topic}'").split(";")
-        ):
-            if statement.strip():
-                session.sql(statement)
-        session.advance()
-        rows = sorted(session.query("revenue").results().select(["gem_pack", "revenue"]).to_pylist(), key=str)
-    assert rows == [{"gem_pack": 0, "revenue": 4.5}, {"gem_pack": 1, "revenue": 3.0}]
