@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.partition_map import PartitionMap
 from headrace.model.stream import Stream
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_order import JoinStatistics
@@ -422,6 +423,7 @@ class Coordinator:
             ),
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
+            join_bits={query.id: query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)},
             final=entry.final,
             final_except=entry.left_open,
             drained=state.drained,
