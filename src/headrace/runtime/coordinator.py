@@ -43,7 +43,8 @@ from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
 from headrace.runtime.cleanup import run_all_steps
-from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, RemoveQuery
+from headrace.runtime.command_queue import CommandQueue
+from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
@@ -214,9 +215,9 @@ class Coordinator:
         failures = (failure for report in reports for failure in report.failures.items())
         return next((message for part, message in failures if root_query_id(part) in suspects - held_out), None)
 
-    def _add_commands_to_entry(self, entry: BatchLogEntry) -> None:
+    def _add_commands_to_entry(self, entry: BatchLogEntry, *, everything: bool = False) -> None:
         """Let queued commands overtake an unfinished batch: a query can be removed although the batch cannot finish."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         if not commands:
             return
         streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
@@ -231,9 +232,9 @@ class Coordinator:
         """Log the queued commands, in the unfinished batch or the next one, so that no crash loses them; run nothing."""
         with use_storage_options(self.checkpoint.options):
             if self.unfinished_entry is not None:
-                self._add_commands_to_entry(self.unfinished_entry)
+                self._add_commands_to_entry(self.unfinished_entry, everything=True)
             elif self.command_queue:
-                self._plan_and_log(final=False, excluded=frozenset())
+                self._plan_and_log(final=False, excluded=frozenset(), everything=True)
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
@@ -242,9 +243,9 @@ class Coordinator:
         self.unfinished_entry = entry
         self._reach("logged")
 
-    def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> bool:
+    def _plan_and_log(self, *, final: bool, excluded: frozenset[str], everything: bool = False) -> bool:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         excluded |= self.dropping
         parallelism, clock = self.backend.parallelism, self.read_clock()
         change = self.scaler.plan(self.state.partition_map, parallelism, clock / 1e6)
