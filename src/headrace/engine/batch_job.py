@@ -32,7 +32,7 @@ from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.watermark import compute_reached_time
-from headrace.plan.derived import UnnestedStream
+from headrace.plan.derived import RowStream
 from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -171,7 +171,7 @@ class BatchJob:
     segment_refs: tuple[SegmentRef, ...] = ()
     first_batches: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
     udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
-    unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
+    unnested_streams: tuple[RowStream, ...] = ()  # UNNEST streams, each after the stream it reads
     attempt: str = ""
     trial: bool = False
     budget: QueryBudget = DEFAULT_BUDGET

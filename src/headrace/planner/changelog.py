@@ -23,7 +23,7 @@ from headrace.plan.derived import (
     MAX_INNER_QUERIES,
     AnyQuery,
     NestedQuery,
-    UnnestedStream,
+    RowStream,
     compute_start_times,
     isolate_inner_queries,
 )
@@ -49,7 +49,7 @@ class QueryAddition:
     plan: LogicalQuery
     since: int
     output_stream: str = ""
-    unnested: tuple[UnnestedStream, ...] = ()
+    unnested: tuple[RowStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def split_query(query_id: int, name: str, query: AnyQuery, since: int = MIN_TIME
     ]
 
 
-def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
+def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[RowStream, ...]:
     """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
     return tuple({stream.name: stream for query in live for stream in query.unnested}.values())
 

@@ -15,7 +15,7 @@ from headrace.model.expression import Expression, column_names
 from headrace.model.record import record
 from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
-from headrace.plan.derived import UnnestedStream
+from headrace.plan.derived import RowStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
@@ -57,7 +57,7 @@ class LiveQuery:
     order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join: versions of its join order
     output_stream: str = ""  # the derived stream of its results, read by other queries
     backfills: tuple[Backfill, ...] = ()  # earlier rows, taken from the state of other queries
-    unnested: tuple[UnnestedStream, ...] = ()  # unnested streams that it reads
+    unnested: tuple[RowStream, ...] = ()  # unnested streams that it reads
     former_bits: tuple[FormerBit, ...] = ()  # of a sliding join: bits in query-sets that earlier batches defined
 
     @property

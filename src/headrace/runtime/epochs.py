@@ -125,7 +125,7 @@ def _bind_parts(state: EngineState, request: AddQuery) -> list[QueryAddition]:
     parts = split_query(request.id, request.name, query, since)
     for unnested in parts[-1].addition.unnested:
         if unnested.name not in state.streams:
-            bases = state.streams[unnested.base].base or (unnested.base,)
+            bases = tuple(dict.fromkeys(name for base in unnested.bases for name in state.streams[base].base or (base,)))
             state.streams[unnested.name] = StreamState(unnested.stream, state.next_stream_number(), {}, base=bases)
     for part in parts:
         derived = part.result_stream

@@ -20,7 +20,7 @@ from headrace.errors import SqlError
 from headrace.model.expression import Call, Column, Expression, Literal
 from headrace.plan.sliding_join import referenced_inputs
 from headrace.plan.window_join import split_joined_name
-from headrace.sql.scope import Catalog, SlidingJoinScope
+from headrace.sql.scope import SlidingJoinScope
 
 _EXAMPLE = "a.time BETWEEN b.time - INTERVAL 8 SECONDS AND b.time + INTERVAL 8 SECONDS"
 
@@ -33,12 +33,13 @@ class AgeLimit(NamedTuple):
     micros: int
 
 
-def derive_ranges(scope: SlidingJoinScope, names: Sequence[str], catalog: Catalog) -> SlidingJoinScope:
+def derive_ranges(scope: SlidingJoinScope, names: Sequence[str], time_columns: Sequence[str]) -> SlidingJoinScope:
     """Return a scope of streams without windows with the ranges that its conditions imply.
 
-    `names` are those of the inputs in the text. Raises SqlError if the conditions do not bound the times of all pairs of rows.
+    `names` are those of the inputs in the text, `time_columns` have their event times. Raises SqlError if the conditions do not
+    bound the times of all pairs of rows.
     """
-    times = [_find_time_column(catalog, join_input.stream, index) for index, join_input in enumerate(scope.inputs)]
+    times = [f"{index}.{column}" for index, column in enumerate(time_columns)]
     limits = {condition: list(_find_age_limits(condition, times)) for condition in scope.conditions}
     ages = _combine_limits(len(times), [limit for found in limits.values() for limit in found])
     _check_bounded(ages, names)
@@ -54,12 +55,6 @@ def derive_ranges(scope: SlidingJoinScope, names: Sequence[str], catalog: Catalo
         inputs=tuple(replace(each, length=length) for each, length in zip(scope.inputs, ranges, strict=True)),
         conditions=tuple(part for part in scope.conditions if not (has_equality and is_implied(part))),
     )
-
-
-def _find_time_column(catalog: Catalog, name: str, index: int) -> str:
-    stream = catalog.find_stream(name)
-    assert stream is not None
-    return f"{index}.{stream.time}"
 
 
 def _is_equality(condition: Expression) -> bool:

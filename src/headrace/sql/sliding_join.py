@@ -62,7 +62,7 @@ def is_interval_join(context: BindContext, select: exp.Select) -> bool:
 
 
 def _has_no_window(context: BindContext, node: exp.Expr) -> bool:
-    """Tell whether an item of FROM is a stream, or a sub-query that only filters and projects one."""
+    """Tell whether an item of FROM is a stream, or a sub-query that only filters, projects and unites streams."""
     if isinstance(node, exp.Table):
         if isinstance(node.this, exp.Anonymous) or node.args.get("db") or node.name.lower() in context.sliding_ctes:
             return False
@@ -73,9 +73,19 @@ def _has_no_window(context: BindContext, node: exp.Expr) -> bool:
         return context.catalog.find_stream(node.name) is not None
     if isinstance(node, exp.Subquery):
         return _has_no_window(context, node.this)
+    if isinstance(node, exp.Union):
+        return _has_no_window(context, node.left) and _has_no_window(context, node.right)
     if not isinstance(node, exp.Select) or node.args.get("joins") or node.args.get("with_") or has_aggregation(node):
         return False
     return node.args.get("from_") is not None and _has_no_window(context, node.args["from_"].this)
+
+
+def _find_time_column(context: BindContext, name: str) -> str:
+    """Return the event-time column of a declared stream or of a union."""
+    united = context.derived_tables.unnested_streams.get(name)
+    stream = context.catalog.find_stream(name) if united is None else united.stream
+    assert stream is not None
+    return stream.time
 
 
 def bind_interval_join(context: BindContext, select: exp.Select) -> SlidingJoinQuery:
@@ -96,7 +106,8 @@ def bind_sliding_join(context: BindContext, select: exp.Select, *, interval: boo
         raise context.source.error_at_node(select, f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported")
     if interval:
         try:
-            scope = derive_ranges(scope, [table.name for table in scope.tables], context.catalog)
+            times = [_find_time_column(context, join_input.stream) for join_input in scope.inputs]
+            scope = derive_ranges(scope, [table.name for table in scope.tables], times)
         except SqlError as problem:
             raise context.source.with_location(problem, get_from_item(context, select)) from None
     output = tuple(item.value for item in items)
@@ -183,10 +194,9 @@ def _bind_plain_side(context: BindContext, node: exp.Expr, alias: str) -> Slidin
     named = node.copy()
     named.set("alias", None)
     relation = bind_from_item(context, named)
-    if len(relation.branches) > 1:
-        raise context.source.error_at_node(node, "a UNION ALL cannot be joined yet", hint="join the streams one by one")
     try:
         check_event_time(relation, None)
+        relation = context.derived_tables.unite(relation)
     except SqlError as problem:
         raise context.source.with_location(problem, node) from None
     return make_window_scope(relation, 0, 0, alias or relation.name or "")
@@ -218,8 +228,6 @@ def _bind_sliding_window(context: BindContext, node: exp.Anonymous, alias: str) 
     relation = bind_window_input(context, args[0])
     if relation.window is not None:
         raise source.error_at_node(args[0], "a window over a window is not supported", hint="window the stream once")
-    if len(relation.branches) > 1:
-        raise source.error_at_node(args[0], "a UNION ALL cannot be joined yet", hint="join the streams one by one")
     if relation.branches[0].stream.name in context.derived_tables.derived_streams:
         raise source.error_at_node(
             args[0], "results of windows cannot be joined in SLIDING windows", hint="join them in TUMBLE windows"
@@ -227,6 +235,7 @@ def _bind_sliding_window(context: BindContext, node: exp.Anonymous, alias: str) 
     try:
         window = parse_sliding_window(args[1:])
         check_event_time(relation, None)
+        relation = context.derived_tables.unite(relation)
     except SqlError as problem:
         raise source.with_location(problem, node) from None
     return make_window_scope(relation, window.length, window.lateness, alias or relation.name or "")
