@@ -4,6 +4,10 @@
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     partitions = 8                    # optional number of key partitions, or "auto": it follows the cores and the load
+    changes_per_batch = 50            # optional: query changes that a micro-batch takes at most
+    change_delay = 0.5                # optional: seconds for which query changes wait for more of them
+    max_waiting_changes = 1_000       # optional: query changes that may wait; further ones wait for room, or are refused
+    change_timeout = 10               # optional: seconds for which they wait for room
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -74,6 +78,7 @@ from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.runtime.command_queue import CHANGE_TIMEOUT_SECONDS, MAX_WAITING_CHANGES, ChangeSettings
 from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 from headrace.storage.locations import StorageOptions, is_url, parse_location
 
@@ -84,9 +89,16 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
+    "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
     "spark": (dict,),
     "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
+_CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
+    "changes_per_batch": None,
+    "change_delay": 0.0,
+    "max_waiting_changes": MAX_WAITING_CHANGES,
+    "change_timeout": CHANGE_TIMEOUT_SECONDS,
+}
 _SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
 _STREAM_KEYS: _KeyTypes = {
     "source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,), "watermark_by": (str,), "idle": (str,),
@@ -162,6 +174,8 @@ class SessionFile:
     functions: bool = True
     storage: StorageOptions = field(default_factory=dict)
     partitions: PartitionSetting | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """How query changes are batched, and how many may wait: arguments of `Session`."""
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -189,6 +203,7 @@ class SessionFile:
             top.get("functions", True),
             {name: _parse_storage_entry(top, name, value) for name, value in top.get("storage", {}).items()},
             _parse_partition_setting(top),
+            _parse_change_settings(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -292,6 +307,15 @@ def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
         return None if setting is None else parse_partitions(setting)
     except HeadraceError as error:
         raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
+
+
+def _parse_change_settings(top: _TomlTable) -> dict[str, Any]:
+    given = {name: top.values[name] for name in _CHANGE_KEYS if name in top.values}
+    try:
+        ChangeSettings(*(given.get(name, default) for name, default in _CHANGE_KEYS.items()))
+    except HeadraceError as error:
+        raise HeadraceError(f"session file '{top.file}': {error.message}", hint=error.hint) from error
+    return given
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

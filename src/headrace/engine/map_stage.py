@@ -32,7 +32,7 @@ from headrace.engine.operators.query_sets import make_bitmap
 from headrace.engine.operators.selection import CellAssigner, CellAssignment
 from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
-from headrace.engine.operators.unnest import find_needed_columns, list_unnested_streams, unnest_rows
+from headrace.engine.operators.unnest import derive_rows, find_needed_columns, list_row_streams
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.engine.worker_cache import LoadedPlan
 from headrace.model.time import MIN_TIME
@@ -60,7 +60,7 @@ def _run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tup
         by_stream[split.stream].append(split)
     for name, splits in by_stream.items():
         map_pass = MapPass(job, job.streams[name], report, blocks)
-        map_pass.run_with_unnested(map_pass.read_ranges(splits, skipped))
+        map_pass.run_with_derived(map_pass.read_ranges(splits, skipped))
     skipped.write_dead_letters(job, task)
     report.seconds = time.perf_counter() - started_at
     return list(enumerate(blocks))
@@ -82,22 +82,25 @@ class MapPass:
         }
         self.watermarks = {subscriber.query_id: by_streams[subscriber.streams] for subscriber in subscribers}
 
-    def run_with_unnested(self, table: pa.Table) -> None:
-        """Process rows with the operators of their stream, and with those of the UNNEST streams that derive from it."""
-        self.run(table)
-        for unnested in list_unnested_streams(self.job, self.stream_name):
-            rows, error = unnest_rows(unnested, table.filter(pc.is_valid(table[self.stream_job.stream.time])))
+    def run_with_derived(self, table: pa.Table) -> None:
+        """Process rows with the operators of their stream, and with those of the streams that derive from its rows."""
+        timely = self.run(table)
+        for derived in list_row_streams(self.job, self.stream_name):
+            rows, error = derive_rows(derived, self.stream_name, timely)
             for query in self.job.queries if error else ():
-                if unnested in self.job.load_query(query).live.unnested:
+                if derived in self.job.load_query(query).live.unnested:
                     self.failures.add(query, error)
-            MapPass(self.job, self.job.streams[unnested.name], self.report, self.blocks).run_with_unnested(rows)
+            MapPass(self.job, self.job.streams[derived.name], self.report, self.blocks).run_with_derived(rows)
 
-    def run(self, table: pa.Table) -> None:
-        """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing."""
+    def run(self, table: pa.Table) -> pa.Table:
+        """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing.
+
+        Return the rows that count: those with an event time that is not too far in the future.
+        """
         self.report.row_counts[self.stream_name] = self.report.row_counts.get(self.stream_name, 0) + table.num_rows
         table = self._drop_ahead_rows(self._drop_untimed_rows(table))
         if table.num_rows == 0:
-            return
+            return table
         stream_batch = RowBatch(table, self.stream_job.stream.time)
         self.report.max_event_times[self.stream_name] = max(
             self.report.max_event_times.get(self.stream_name, MIN_TIME), stream_batch.max_time
@@ -110,6 +113,7 @@ class MapPass:
         self._ingest_sliding_joins(stream_batch)
         self._build_session_runs(stream_batch)
         self._route_rows(stream_batch)
+        return table
 
     def _list_live(self, operator: SharedOperator | JoinBuffer) -> list[int]:
         """Return the live queries that use an operator."""

@@ -52,6 +52,7 @@ from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.derived import HIDDEN_TIME
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.query_bits import BitTranslation, translate_bits
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
 from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
@@ -139,6 +140,7 @@ class _ReduceTask:
         )
         self.watermarks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
+        self.translations: dict[tuple[str, int, int], BitTranslation | None] = {}
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
         self.outbox = Outbox(partition, job.partition_map)
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
@@ -246,21 +248,37 @@ class _ReduceTask:
     def _collect_buffers(self, *, deferred: bool) -> list[tuple[StateRef, JoinBuffer, BufferSlice]]:
         buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
         for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
-            stored, buffer = self.job.load_buffered_rows(ref), self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
+            stored = self.job.load_buffered_rows(ref)
             if not self.origin.is_moved:
-                buffers.append(_make_buffer_slice(self.origin.adopt(ref), buffer, stored))
+                buffers.append(self._make_buffer_slice(self.origin.adopt(ref), stored))
             else:
-                share = take_share(buffer.keys, stored, ref.partition, self.origin)
+                keys = self._get_join_buffer(ref.stream, ref.epoch, ref.operator).keys
+                share = take_share(keys, stored, ref.partition, self.origin)
                 if share.row_count:
-                    buffers.append(_make_buffer_slice(replace(ref, file="", partition=self.partition), buffer, share))
+                    buffers.append(self._make_buffer_slice(replace(ref, file="", partition=self.partition), share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:
             for index, routed in enumerate(block.join_rows):
                 address = routed.address
                 if isinstance(address, BufferAddress):
                     slice_key = (address.stream, address.epoch, address.operator, address.slice_start)
                     new_ref = StateRef(block.file, index, self.partition, *slice_key, routed.rows.bytes, routed.rows.row_count)
-                    buffers.append(_make_buffer_slice(new_ref, self._get_join_buffer(*slice_key[:3]), routed.rows))
+                    buffers.append(self._make_buffer_slice(new_ref, routed.rows))
         return [entry for entry in buffers if not deferred or self._has_due_subscriber(entry[1])]
+
+    def _make_buffer_slice(self, ref: StateRef, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
+        buffer = self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
+        translation = self._find_translation(ref.stream, ref.epoch, ref.operator)
+        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows, translation)
+
+    def _find_translation(self, stream: str, epoch: int, operator: int) -> BitTranslation | None:
+        """Return the translation from the bits in a join buffer of an epoch to those of now; None if no bit has moved."""
+        key = stream, epoch, operator
+        if key not in self.translations:
+            buffer = self._get_join_buffer(stream, epoch, operator)
+            then = {user.query_id: bit for user, bit in zip(buffer.subscribers, buffer.query_bits, strict=True)}
+            translation = translate_bits(then, self.job.join_bits)
+            self.translations[key] = translation if translation.moved else None
+        return self.translations[key]
 
     def _get_join_buffer(self, stream: str, epoch: int, operator: int) -> JoinBuffer:
         return self._load_epoch_plan(stream, epoch).plan.join_buffers[operator]
@@ -545,10 +563,6 @@ def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa
             table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
         )
     return list(enumerate(blocks))
-
-
-def _make_buffer_slice(ref: StateRef, buffer: JoinBuffer, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
-    return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows)
 
 
 def _make_partial_loader(job: BatchJob, ref: StateRef) -> Callable[[], PartialAggregate]:

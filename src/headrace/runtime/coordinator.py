@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.partition_map import PartitionMap
 from headrace.model.stream import Stream
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_order import JoinStatistics
@@ -42,7 +43,8 @@ from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
 from headrace.runtime.cleanup import run_all_steps
-from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, RemoveQuery
+from headrace.runtime.command_queue import CommandQueue
+from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
@@ -213,9 +215,9 @@ class Coordinator:
         failures = (failure for report in reports for failure in report.failures.items())
         return next((message for part, message in failures if root_query_id(part) in suspects - held_out), None)
 
-    def _add_commands_to_entry(self, entry: BatchLogEntry) -> None:
+    def _add_commands_to_entry(self, entry: BatchLogEntry, *, everything: bool = False) -> None:
         """Let queued commands overtake an unfinished batch: a query can be removed although the batch cannot finish."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         if not commands:
             return
         streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
@@ -230,9 +232,9 @@ class Coordinator:
         """Log the queued commands, in the unfinished batch or the next one, so that no crash loses them; run nothing."""
         with use_storage_options(self.checkpoint.options):
             if self.unfinished_entry is not None:
-                self._add_commands_to_entry(self.unfinished_entry)
+                self._add_commands_to_entry(self.unfinished_entry, everything=True)
             elif self.command_queue:
-                self._plan_and_log(final=False, excluded=frozenset())
+                self._plan_and_log(final=False, excluded=frozenset(), everything=True)
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
@@ -241,9 +243,9 @@ class Coordinator:
         self.unfinished_entry = entry
         self._reach("logged")
 
-    def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> bool:
+    def _plan_and_log(self, *, final: bool, excluded: frozenset[str], everything: bool = False) -> bool:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         excluded |= self.dropping
         parallelism, clock = self.backend.parallelism, self.read_clock()
         change = self.scaler.plan(self.state.partition_map, parallelism, clock / 1e6)
@@ -422,6 +424,7 @@ class Coordinator:
             ),
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
+            join_bits={query.id: query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)},
             final=entry.final,
             final_except=entry.left_open,
             drained=state.drained,

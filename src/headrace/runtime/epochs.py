@@ -15,6 +15,7 @@ from headrace.planner.changelog import (
     Changelog,
     QueryAddition,
     apply_changelog,
+    compact_bits,
     list_derived_streams,
     root_query_id,
     split_query,
@@ -56,7 +57,7 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
             state.queries[add.id] = ended
     removed_parts = {number for number in before if root_query_id(number) in removed}
     changelog = Changelog(tuple(part for part, _ in additions), frozenset(removed_parts))
-    live = {query.id: query for query in apply_changelog(list(before.values()), changelog)}
+    live = {query.id: query for query in _apply_changelog(state, before, changelog)}
     for part, add in additions:
         live_query = live[part.id]
         if add.past:
@@ -73,6 +74,27 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
             state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))
     return live
+
+
+def _apply_changelog(state: EngineState, before: Mapping[int, LiveQuery], changelog: Changelog) -> Sequence[LiveQuery]:
+    """Return the live queries after a changelog, with their bits compacted if that pays; record moved bits in the state."""
+    live = apply_changelog(list(before.values()), changelog)
+    if not changelog:
+        return live
+    oldest_version = min((ref.newest_batch for ref in state.store_refs), default=state.batch)
+    live = tuple(_forget_former_bits(query, oldest_version) for query in compact_bits(live, state.batch))
+    for query in live:
+        if query.id in before:
+            known = state.queries[query.id]
+            known.bit, known.former_bits = query.bit, query.former_bits
+    return live
+
+
+def _forget_former_bits(query: LiveQuery, oldest_version: int) -> LiveQuery:
+    """Return a query without the former bits that no stored query-set has: the oldest was defined by `oldest_version`."""
+    if not query.former_bits or query.former_bits[0].until_batch > oldest_version:
+        return query
+    return replace(query, former_bits=tuple(bit for bit in query.former_bits if bit.until_batch > oldest_version))
 
 
 def _change_sinks(state: EngineState, command: AddSink | RemoveSink) -> None:
@@ -103,7 +125,7 @@ def _bind_parts(state: EngineState, request: AddQuery) -> list[QueryAddition]:
     parts = split_query(request.id, request.name, query, since)
     for unnested in parts[-1].addition.unnested:
         if unnested.name not in state.streams:
-            bases = state.streams[unnested.base].base or (unnested.base,)
+            bases = tuple(dict.fromkeys(name for base in unnested.bases for name in state.streams[base].base or (base,)))
             state.streams[unnested.name] = StreamState(unnested.stream, state.next_stream_number(), {}, base=bases)
     for part in parts:
         derived = part.result_stream
@@ -138,6 +160,7 @@ def recover_query(state: EngineState, query: QueryState) -> LiveQuery:
         part.output_stream,
         query.backfills,
         part.unnested,
+        query.former_bits,
     )
 
 

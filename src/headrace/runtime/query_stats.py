@@ -29,6 +29,7 @@ from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
+from headrace.runtime.command_queue import QueueFigures
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.metrics import BatchReport, LatencyPercentiles, TotalFigures, attribute_state_bytes, measure_latencies
 from headrace.runtime.observation import SessionObserver
@@ -67,6 +68,10 @@ class SessionStatistics:
     def read_totals(self) -> TotalFigures:
         """Return the seconds of tasks, and the rows and state of operators, since the session was opened."""
         return self._observer.totals.read()
+
+    def measure_queue(self) -> QueueFigures:
+        """Return how many query changes wait for a micro-batch, and for how long."""
+        return self._engine.command_queue.measure()
 
     def count_lag(self) -> dict[str, int]:
         """Return the unread rows of each stream after the last batch, where its source knows them."""

@@ -144,6 +144,12 @@ class _MetricsCollector:
         live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
+        queue = session.waiting_changes
+        yield GaugeMetricFamily("headrace_changes_waiting", "Query changes that wait for a micro-batch.", value=queue.waiting)
+        yield GaugeMetricFamily("headrace_changes_limit", "Query changes that may wait.", value=queue.max_waiting)
+        text = "Seconds that the oldest query change has waited."
+        yield GaugeMetricFamily("headrace_changes_waiting_seconds", text, value=queue.oldest_seconds)
+        yield CounterMetricFamily("headrace_changes_refused", "Query changes refused by the full queue.", value=queue.refused)
         yield GaugeMetricFamily("headrace_partitions", "Key partitions.", value=session.partitioning.partitions)
         yield self._collect_shares(session.partitioning.shares)
         yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)

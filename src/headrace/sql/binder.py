@@ -21,7 +21,13 @@ from headrace.sql.parser import SqlSource, parse_statement
 from headrace.sql.relation import Relation
 from headrace.sql.scope import Catalog, SlidingJoinScope
 from headrace.sql.select import BindContext, DerivedTables, bind_from, bind_projection, flatten_query, has_aggregation, with_ctes
-from headrace.sql.sliding_join import bind_sliding_join, bind_sliding_subquery, is_sliding_join
+from headrace.sql.sliding_join import (
+    bind_interval_join,
+    bind_sliding_join,
+    bind_sliding_subquery,
+    is_interval_join,
+    is_sliding_join,
+)
 from headrace.sql.window_join import bind_window_join
 
 _WINDOW_BOUNDS = {WINDOW_START.name, WINDOW_END.name}
@@ -68,6 +74,8 @@ def _bind_statement(context: BindContext) -> AnyQuery:
         raise context.source.error_at_node(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
     if isinstance(tree, exp.Select) and is_sliding_join(context, tree):
         return _nest_plan(context, bind_sliding_join(context, tree))
+    if isinstance(tree, exp.Select) and is_interval_join(context, tree):
+        return _nest_plan(context, bind_interval_join(context, tree))
     if isinstance(tree, exp.Select) and _is_windowed(tree):
         return _nest_plan(context, _bind_windowed(context, tree))
     return _nest_plan(context, _bind_stateless(context, tree))

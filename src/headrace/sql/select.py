@@ -14,15 +14,17 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Expression
+from headrace.model.expression import Column, Expression
 from headrace.model.types import Field
 from headrace.plan.derived import (
     MAX_INNER_QUERIES,
     DerivedStream,
-    UnnestedStream,
+    RowStream,
+    UnionBranch,
     WindowedQuery,
     derive_stream,
     has_inner_window_keys,
+    unite_streams,
     unnest_stream,
 )
 from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
@@ -35,6 +37,7 @@ from headrace.sql.relation import (
     RelationBranch,
     ResultWindows,
     check_event_time,
+    event_time_column,
     find_result_windows,
     relation_of_results,
     relation_of_stream,
@@ -73,7 +76,7 @@ class DerivedTables:
     bind_windowed: Callable[[BindContext, exp.Select], WindowedQuery]
     bind_sliding: Callable[[BindContext, exp.Expr, str], SlidingJoinScope | None]
     derived_streams: dict[str, DerivedStream] = field(default_factory=dict)
-    unnested_streams: dict[str, UnnestedStream] = field(default_factory=dict)
+    unnested_streams: dict[str, RowStream] = field(default_factory=dict)  # and united ones
     _result_windows: dict[str, ResultWindows | None] = field(default_factory=dict)
 
     def add(self, plan: WindowedQuery) -> Relation:
@@ -84,6 +87,21 @@ class DerivedTables:
             self._result_windows[plan.branches[0].stream] if has_inner_window_keys(plan) else find_result_windows(plan)
         )
         return relation_of_results(stream, self._result_windows[stream.name])
+
+    def unite(self, relation: Relation) -> Relation:
+        """Return a side of a join that reads several streams as one that reads their union; any other side unchanged.
+
+        Raises SqlError for a union of results.
+        """
+        if len(relation.branches) == 1:
+            return relation
+        if any(branch.stream.name in self.derived_streams for branch in relation.branches):
+            raise SqlError("a UNION ALL of results of windows cannot be joined", hint="join the results one by one")
+        branches = [UnionBranch(branch.stream.name, branch.columns, branch.predicate) for branch in relation.branches]
+        united = unite_streams(relation.fields, [event_time_column(branch.stream) for branch in relation.branches], branches)
+        self.unnested_streams[united.name] = united
+        columns = tuple(Column(item.name, item.type) for item in relation.fields)
+        return replace(relation, branches=(RelationBranch(united.stream, columns),), result_windows=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +405,7 @@ _LATERAL_VIEW_USAGE = "write LATERAL VIEW explode(words(text)) AS word, with a r
 
 
 def bind_lateral_view(
-    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]
+    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, RowStream]
 ) -> Relation:
     """Return the relation with a column for the elements, one row per element; add its streams to `unnested_streams`."""
     try:
@@ -397,7 +415,7 @@ def bind_lateral_view(
 
 
 def _unnest_relation(
-    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]
+    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, RowStream]
 ) -> Relation:
     alias, generator = view.args.get("alias"), view.this
     names = [column.name for column in alias.columns] if alias is not None else []

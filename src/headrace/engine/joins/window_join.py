@@ -38,22 +38,33 @@ from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
 from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps, translate_sets
 from headrace.engine.stage_messages import LevelMessage
 from headrace.model.expression import TRUE, Expression
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
+from headrace.planner.query_bits import BitTranslation
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSlice:
-    """Rows of a slice of a join buffer in this partition, with the stream, keys and slot of the buffer."""
+    """Rows of a slice of a join buffer in this partition, with the stream, keys and slot of the buffer.
+
+    `translation` is from the bits in their query-sets to those of now, if these differ.
+    """
 
     stream: str
     keys: tuple[Expression, ...]
     slot: int
     start: int
     rows: RowSegment
+    translation: BitTranslation | None = None
+
+    def get_sets(self, width: int) -> QueryBitmaps:
+        """Return the query-sets of the rows in the bits of now."""
+        if self.translation is None:
+            return resize_bitmaps(self.rows.sets, width)
+        return translate_sets(self.rows.sets, self.translation, width)
 
 
 class BufferedLeaves:
@@ -85,7 +96,7 @@ class BufferedLeaves:
             if not bits:
                 continue
             stored = buffer_slice.rows
-            sets = resize_bitmaps(stored.sets, self._set_width) & make_bitmap(bits, self._set_width)
+            sets = buffer_slice.get_sets(self._set_width) & make_bitmap(bits, self._set_width)
             row_ids = join_kernels.find_live_rows(sets)
             if row_ids.size:
                 # A later epoch may have added columns, for queries without a window over this slice: they are NULL.

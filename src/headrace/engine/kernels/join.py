@@ -25,6 +25,16 @@ def restrict_sets(codes, table, sets):
 
 
 @_jit
+def move_bits(sets, sources, targets, moved_sets):
+    """Set bit targets[k] in each row of `moved_sets` whose query-set has bit sources[k]; the widths may differ."""
+    for i in range(sets.shape[0]):
+        for k in range(sources.size):
+            word = sources[k] // 64
+            if word < sets.shape[1] and sets[i, word] >> np.uint64(sources[k] % 64) & np.uint64(1):
+                moved_sets[i, targets[k] // 64] |= np.uint64(1) << np.uint64(targets[k] % 64)
+
+
+@_jit
 def find_live_rows(sets):
     """Return the rows whose query-set is not empty."""
     rows = np.empty(sets.shape[0], np.int64)

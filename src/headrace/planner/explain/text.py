@@ -12,6 +12,7 @@ from typing import Any
 from headrace.model.expression import Column, Expression, column_names, substitute_columns
 from headrace.model.partition_map import PartitionMap
 from headrace.model.window import HopWindow, SessionWindow, format_duration
+from headrace.plan.derived import UnitedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
@@ -205,6 +206,8 @@ def _describe_origin(stream: str, live: Sequence[LiveQuery]) -> str:
     if makers:
         return f" (results of {format_list([query.name for query in makers])}: {_describe_query(makers[0].plan)})"
     unnested = next((candidate for query in live for candidate in query.unnested if candidate.name == stream), None)
+    if isinstance(unnested, UnitedStream):
+        return f" (rows of {format_list(unnested.bases)})"
     return "" if unnested is None else f" (elements of {unnested.list_expression} in {unnested.base})"
 
 

@@ -21,6 +21,7 @@ from headrace.model.types import Schema
 from headrace.plan.sliding_join import SlidingInput, SlidingJoinQuery
 from headrace.plan.window_join import split_joined_name
 from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate
+from headrace.planner.query_bits import FormerBit
 from headrace.planner.shared_plan import Backfill, LiveQuery
 
 _SEPARATOR = "\x1f"  # cannot occur in names
@@ -72,6 +73,7 @@ class NormalizedJoin:
     schema: Schema
     backfills: tuple[Backfill, ...] = ()
     residual_texts: frozenset[str] = frozenset()
+    former_bits: tuple[FormerBit, ...] = ()
     join_graph: JoinGraph = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
@@ -116,7 +118,18 @@ def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: f
     inputs = dict(zip(names, plan.inputs, strict=True))
     backfills = () if isolated else live.backfills
     return NormalizedJoin(
-        live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, backfills, residual_texts
+        live.id,
+        live.name,
+        live.bit,
+        live.since,
+        plan.streams,
+        inputs,
+        conditions,
+        output,
+        plan.schema,
+        backfills,
+        residual_texts,
+        live.former_bits,
     )
 
 

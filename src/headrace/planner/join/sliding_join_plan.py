@@ -192,7 +192,7 @@ def plan_backfills(new: LiveQuery, live: Iterable[LiveQuery], first_batches: Map
         if not sources:
             return ()
         source = min(sources, key=lambda other: (other.since, first_batches[other.id], other.id))
-        backfills.append(Backfill(relation, source.id, source.bit, first_batches[source.id], source.since))
+        backfills.append(Backfill(relation, source.id, source.bit, first_batches[source.id], source.since, source.former_bits))
     return tuple(backfills)
 
 
