@@ -17,6 +17,7 @@ from headrace.model.expression import Expression
 
 Integers = npt.NDArray[np.int64]
 Bitmasks = npt.NDArray[np.uint64]
+_PARTIAL_FRACTION = 2  # a condition is evaluated on all rows if more than 1/2 of them need it
 _SPARSE_FRACTION = 4  # reads of fewer than one value in so many do not concatenate
 
 
@@ -184,8 +185,13 @@ class JoinedRows:
         """
         any_fails = False
         for condition, bits in conditions.items():
-            fails = ~np.asarray(combine_chunks(self.evaluate(condition)).fill_null(False))
+            needing = join_kernels.find_live_rows(self.sets & bits)
+            if not needing.size:
+                continue
+            is_partial = needing.size < self.row_count // _PARTIAL_FRACTION
+            rows = self.take(needing) if is_partial else self
+            fails = ~np.asarray(combine_chunks(rows.evaluate(condition)).fill_null(False))
             if fails.any():
-                self.sets[fails] &= ~bits
+                self.sets[needing[fails] if is_partial else fails] &= ~bits
                 any_fails = True
         return any_fails

@@ -3,8 +3,8 @@
 In one round each query has at most one window, and rows are pushed along the paths of all queries. Rows carry the queries in
 whose window they lie, and a pair survives while the query-sets of its rows intersect. So each pair of rows is found once,
 regardless of the number of queries and windows that contain it. A second round is only needed where two windows of one query
-close in the same micro-batch. A step with equalities uses a hash join; a step without uses the range search of
-`joins/index.py`.
+close in the same micro-batch. A step with equalities uses a hash join; a step without uses the search of
+`joins/pair_search.py`.
 
 Rounds are numbered backwards from the last window that closes, so that all partitions agree on them. Where keys change, rows
 are forwarded to the next level, after another shuffle of the same job; that level has only the rows that the level before
@@ -22,25 +22,23 @@ import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins.index import (
-    RangeSearch,
-    ResidualPredicates,
     RowIndexes,
     RowPairs,
     find_pairs,
     is_exact_key,
     keep_equal_keys,
-    plan_searches,
     search_hashes,
 )
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelection
 from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
+from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
 from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
 from headrace.engine.stage_messages import LevelMessage
-from headrace.model.expression import TRUE, Expression
+from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
 
@@ -99,6 +97,7 @@ class BufferedLeaves:
         return view_segments(selected, self._set_width, {**types, present: pa.bool_()}) if selected else None
 
 
+Conditions = Mapping[Expression, QueryBitmaps]
 LeafLookup = Callable[[WindowJoinLeaf], JoinedRows | None]
 ForwardedRows = Mapping[StepAddress, Sequence[RowSegment]]
 
@@ -209,37 +208,56 @@ class JoinRound:
 
     def _find_pairs(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
         """Yield matches, a bounded number at a time."""
-        residuals: ResidualPredicates = defaultdict(list)
-        for joiner in self._find_users(path):
-            residuals[joiner.residuals[len(path) - 2]].append(joiner.bit)
         indexes = self._indexes.setdefault(step.leaf, RowIndexes(build.evaluate, build.row_count, {}))
+        joiners = self._find_users(path)
+        found = self._match_keys if step.left_keys else self._search_pairs
+        for pairs, conditions in found(joiners, len(path) - 2, step, probe, build, indexes):
+            if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
+                alive = join_kernels.find_live_rows(pairs.sets)
+                pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])  # noqa: PLW2901
+            if pairs.pair_count:
+                yield pairs
+
+    def _match_keys(
+        self,
+        joiners: Sequence[Joiner],
+        depth: int,
+        step: WindowJoinStep,
+        probe: JoinedRows,
+        build: JoinedRows,
+        indexes: RowIndexes,
+    ) -> Iterator[tuple[RowPairs, Conditions]]:
+        """Yield the pairs of a step whose keys are equal, and the conditions to evaluate on them."""
+        residuals: dict[Expression, list[int]] = defaultdict(list)
+        for joiner in joiners:
+            residuals[joiner.residuals[depth]].append(joiner.bit)
+        conditions = {residual: make_bitmap(bits, self._set_width) for residual, bits in residuals.items() if residual != TRUE}
         build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
         key_columns = [
             [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
             [combine_chunks(build.evaluate(key)) for key in build_keys],
         ]
-        if step.left_keys:
-            candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
-            searches = [RangeSearch(candidates, residuals)]
-        else:
-            searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
-        ids_by_bit = {joiner.bit: joiner.live.id for joiner in self._joiners}
-        for search in searches:
-            bits = [bit for residual_bits in search.residuals.values() for bit in residual_bits]
-            self._output.meter.add_pairs((ids_by_bit[bit] for bit in bits), search.candidates.pair_count)
-            users = make_bitmap(bits, self._set_width)
-            conditions = {
-                residual: make_bitmap(needing, self._set_width)
-                for residual, needing in search.residuals.items()
-                if residual != TRUE
-            }
-            for candidate_pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
-                pairs = candidate_pairs if is_exact_key(build_keys) else keep_equal_keys(candidate_pairs, *key_columns)
-                if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
-                    alive = join_kernels.find_live_rows(pairs.sets)
-                    pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])
-                if pairs.pair_count:
-                    yield pairs
+        candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
+        self._output.meter.add_pairs((joiner.live.id for joiner in joiners), candidates.pair_count)
+        users = make_bitmap([joiner.bit for joiner in joiners], self._set_width)
+        for pairs in find_pairs(candidates, probe.sets & users, build.sets):
+            yield pairs if is_exact_key(build_keys) else keep_equal_keys(pairs, *key_columns), conditions
+
+    def _search_pairs(
+        self,
+        joiners: Sequence[Joiner],
+        depth: int,
+        step: WindowJoinStep,
+        probe: JoinedRows,
+        build: JoinedRows,
+        indexes: RowIndexes,
+    ) -> Iterator[tuple[RowPairs, Conditions]]:
+        """Yield the pairs that queries compare at a step without equalities, and the conditions to evaluate on them."""
+        users = [StepUser(joiner.live.id, joiner.bit, tuple(split_conjuncts(joiner.residuals[depth]))) for joiner in joiners]
+        plan = plan_search(users, lambda name: split_joined_name(name)[0] == step.leaf.input_index, self._set_width)
+        search = PairSearch(plan, probe, self._output.meter)
+        for pairs in search.find_pairs(indexes, build.sets):
+            yield pairs, search.checks
 
     def _push_unmatched(self) -> None:
         """Push build-side rows without a match to the queries of RIGHT and FULL joins, steps in order."""
