@@ -190,7 +190,7 @@ class _ReduceTask:
     def _find_routing_keys(self, address: Address) -> Sequence[Expression] | None:
         """Return the keys that rows with an address are routed by; None if they are spread evenly."""
         if isinstance(address, BufferAddress):
-            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys
+            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys or None
         if isinstance(address, StoreAddress):
             key = self.job.load_sliding_join_plan().store_specs[address.store].partition_key
             return None if key is None else (key,)
@@ -250,7 +250,7 @@ class _ReduceTask:
             if not self.origin.is_moved:
                 buffers.append(_make_buffer_slice(self.origin.adopt(ref), buffer, stored))
             else:
-                share = take_share(buffer.keys, stored, ref.partition, self.origin)
+                share = take_share(buffer.keys or None, stored, ref.partition, self.origin)
                 if share.row_count:
                     buffers.append(_make_buffer_slice(replace(ref, file="", partition=self.partition), buffer, share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:

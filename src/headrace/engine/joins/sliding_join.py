@@ -192,9 +192,7 @@ class SlidingJoinLevel:
         names = self._loaded_plan.find_needed_columns(relations, child.query_ids)
         address = ProbeAddress(child.number)
         if child.routing.kind is RoutingKind.BROADCAST:
-            packed = pack_rows(rows, names)
-            for target in range(self._job.partitions):
-                self._outbox.send_rows(target, address, packed)
+            self._outbox.broadcast_rows(address, pack_rows(rows, names))
         else:
             for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partition_map):
                 self._outbox.send_rows(target, address, pack_rows(target_rows, names))
