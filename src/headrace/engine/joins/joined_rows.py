@@ -185,13 +185,20 @@ class JoinedRows:
         """
         any_fails = False
         for condition, bits in conditions.items():
-            needing = join_kernels.find_live_rows(self.sets & bits)
+            needing = join_kernels.find_users(self.sets, bits)
             if not needing.size:
                 continue
-            is_partial = needing.size < self.row_count // _PARTIAL_FRACTION
-            rows = self.take(needing) if is_partial else self
-            fails = ~np.asarray(combine_chunks(rows.evaluate(condition)).fill_null(False))
-            if fails.any():
-                self.sets[needing[fails] if is_partial else fails] &= ~bits
+            if needing.size >= self.row_count // _PARTIAL_FRACTION:
+                any_fails |= join_kernels.clear_failing(_find_true(self.evaluate(condition)), bits, self.sets)
+                continue
+            some = self.take(needing)
+            if join_kernels.clear_failing(_find_true(some.evaluate(condition)), bits, some.sets):
+                self.sets[needing] = some.sets
                 any_fails = True
         return any_fails
+
+
+def _find_true(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return the mask of values that are TRUE, neither FALSE nor NULL."""
+    column = combine_chunks(values)
+    return np.asarray(column.fill_null(False) if column.null_count else column)

@@ -415,6 +415,32 @@ def clear_outside_windows(one, two, one_range, two_range, bits, sets):
 
 
 @_jit
+def clear_failing(holds, bits, sets):
+    """Clear the bits of the rows for which a condition does not hold; return whether there are any."""
+    any_fails = False
+    for i in range(holds.size):
+        if not holds[i]:
+            any_fails = True
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]
+    return any_fails
+
+
+@_jit
+def find_users(sets, bits):
+    """Return the rows whose query-set has one of the bits."""
+    rows = np.empty(sets.shape[0], np.int64)
+    count = 0
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            if sets[i, w] & bits[w]:
+                rows[count] = i
+                count += 1
+                break
+    return rows[:count].copy()
+
+
+@_jit
 def clear_early_rows(times, since, bits, sets):
     """Clear the bits of rows whose time is before `since`."""
     for i in range(times.size):
