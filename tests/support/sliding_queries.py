@@ -12,6 +12,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from support.band_conditions import draw_band
 from support.join_queries import joins
 from support.queries import aggregations, draw_from_pool, duration_text, predicate
 
@@ -38,6 +39,8 @@ def _condition(random: Random, left: str, right: str) -> str:
         return f"{left}.{key} = {right}.{key}"
     if draw < 0.6:
         return " = ".join(text.format(left, right) for text in random.choice(_EQUALITIES))
+    if draw < 0.8:
+        return f"({draw_band(random, left, right)})"
     return f"({random.choice(_THETA).format(left, right)})"
 
 

@@ -197,7 +197,7 @@ class MapPass:
         sets = set_assigner.assign_sets(batch) & live
         self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
         oldest = self._find_oldest_time(operator)
-        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest):
+        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest, self.task):
             self.blocks[partition].join_rows.append(RoutedRows(replace(address, slice_start=start), rows))
         for keys in {operator.keys, *((key,) for key in operator.keys)}:
             self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))

@@ -192,7 +192,7 @@ class _ReduceTask:
     def _find_routing_keys(self, address: Address) -> Sequence[Expression] | None:
         """Return the keys that rows with an address are routed by; None if they are spread evenly."""
         if isinstance(address, BufferAddress):
-            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys
+            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys or None
         if isinstance(address, StoreAddress):
             key = self.job.load_sliding_join_plan().store_specs[address.store].partition_key
             return None if key is None else (key,)
@@ -253,7 +253,7 @@ class _ReduceTask:
                 buffers.append(self._make_buffer_slice(self.origin.adopt(ref), stored))
             else:
                 keys = self._get_join_buffer(ref.stream, ref.epoch, ref.operator).keys
-                share = take_share(keys, stored, ref.partition, self.origin)
+                share = take_share(keys or None, stored, ref.partition, self.origin)
                 if share.row_count:
                     buffers.append(self._make_buffer_slice(replace(ref, file="", partition=self.partition), share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:

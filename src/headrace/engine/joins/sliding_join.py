@@ -1,8 +1,8 @@
 """The sliding joins of one partition at one level of a micro-batch: insert rows, probe, send rows on, emit results.
 
 The index keys, bounds and conditions of every probe are computed once for a plan. Matches of probe rows in stored segments
-are found a bounded number of pairs at a time: equalities use a hash index, comparisons a range search over sorted values;
-without either, a probe tries all pairs.
+are found a bounded number of pairs at a time: by a hash index of the keys of equalities, or by the search of
+`joins/pair_search.py`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,10 @@ from headrace.engine.batch_job import BatchJob, SegmentRef
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins import index
-from headrace.engine.joins.index import (
-    Candidates,
-    PairLimits,
-    RowIndexes,
-    RowPairs,
-    concat_pairs,
-    pair_all_rows,
-    search_hashes,
-    search_ranges,
-)
+from headrace.engine.joins.index import PairLimits, RowPairs, concat_pairs, search_hashes
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import Bitmasks, JoinedRows
+from headrace.engine.joins.pair_search import PairSearch
 from headrace.engine.joins.probe_plan import LoadedProbe
 from headrace.engine.joins.routing import (
     ProbeAddress,
@@ -48,9 +40,10 @@ from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, Stor
 class Prober:
     """The probe rows of one probe, prepared once for all segments of its store."""
 
-    def __init__(self, loaded: LoadedProbe, rows: JoinedRows) -> None:
-        """Take the rows that probe."""
-        self._loaded, self._rows = loaded, rows
+    def __init__(self, loaded: LoadedProbe, rows: JoinedRows, meter: BudgetMeter) -> None:
+        """Take the rows that probe; `meter` counts the pairs that each query compares."""
+        self._loaded, self._rows, self._meter = loaded, rows, meter
+        self._search = None if loaded.search is None else PairSearch(loaded.search, rows, meter)
         times = [(get_event_times(rows, name), loaded.max_ranges[name]) for name in loaded.probe_relations]
         self._max_times = np.maximum.reduce([event_times for event_times, _ in times])
         self._time_limits = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
@@ -61,7 +54,7 @@ class Prober:
         """The least and the greatest event time of possible matches."""
         return int(self._max_times.min()) - self._loaded.max_ranges[self._loaded.build_relations[0]], int(self._time_limits.max())
 
-    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps, meter: BudgetMeter) -> Iterator[RowPairs]:
+    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps) -> Iterator[RowPairs]:
         """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are those of the stored rows."""
         relation, before = self._loaded.build_relations[0], self._loaded.probe.before_batch
         limits = PairLimits(
@@ -69,8 +62,10 @@ class Prober:
         )
         if before is not None and segment.ref.newest_batch >= before:
             limits = replace(limits, insert_batches=segment.rows.insert_batch, before_batch=before)
-        candidates = self._find_candidates(segment.indexes, segment.rows.row_count)
-        meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
+        if self._search is not None:
+            return self._search.find_pairs(segment.indexes, sets, limits)
+        candidates = search_hashes(segment.indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
+        self._meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
         return index.find_pairs(candidates, self._rows.sets, sets, limits)
 
     def join_pairs(self, pairs: RowPairs, stored: JoinedRows, delta_masks: Bitmasks) -> JoinedRows:
@@ -92,17 +87,8 @@ class Prober:
                         bits,
                         rows.sets,
                     )
-        any_fails = rows.clear_failing(loaded.conditions)
+        any_fails = rows.clear_failing(loaded.conditions if self._search is None else self._search.checks)
         return rows.restrict_sets(rows.sets) if loaded.window_groups or any_fails else rows
-
-    def _find_candidates(self, indexes: RowIndexes, stored_count: int) -> Candidates:
-        """Return for each probe row the stored rows that a look-up yields."""
-        if self._keys:
-            return search_hashes(indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
-        if not self._loaded.bounds:
-            return pair_all_rows(self._rows.row_count, stored_count)
-        bounds = [(bound.operator, combine_chunks(self._rows.evaluate(bound.probe_value))) for bound in self._loaded.bounds]
-        return search_ranges(indexes.get_sorted_index(self._loaded.bounds[0].build_value), bounds)
 
 
 class SlidingJoinLevel:
@@ -158,7 +144,7 @@ class SlidingJoinLevel:
         if not rows.row_count:
             return
         input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
-        for matches in self._find_matches(probe, Prober(loaded, rows), loaded.build_relations[0]):
+        for matches in self._find_matches(probe, Prober(loaded, rows, self._output.meter), loaded.build_relations[0]):
             output_rows += matches.row_count
             self._forward_matches(probe, matches)
         self.probe_counts[probe.number] = (input_rows + rows.row_count, output_rows)
@@ -180,7 +166,7 @@ class SlidingJoinLevel:
                 segment.ref, relation, first_time, last_time
             ):
                 continue
-            for pairs in prober.find_pairs(segment, sets, self._output.meter):
+            for pairs in prober.find_pairs(segment, sets):
                 deltas = segment.rows.get_delta_masks()[pairs.build_ids] if is_new else np.zeros(pairs.pair_count, np.uint64)
                 pending.append((RowPairs(pairs.probe_ids, pairs.build_ids + view.offsets[number], pairs.sets), deltas))
                 if sum(found.pair_count for found, _ in pending) >= index.MAX_PAIRS:
@@ -206,9 +192,7 @@ class SlidingJoinLevel:
         names = self._loaded_plan.find_needed_columns(relations, child.query_ids)
         address = ProbeAddress(child.number)
         if child.routing.kind is RoutingKind.BROADCAST:
-            packed = pack_rows(rows, names)
-            for target in range(self._job.partitions):
-                self._outbox.send_rows(target, address, packed)
+            self._outbox.broadcast_rows(address, pack_rows(rows, names))
         else:
             for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partition_map):
                 self._outbox.send_rows(target, address, pack_rows(target_rows, names))

@@ -21,7 +21,7 @@ from headrace.planner.explain.plan_graph import format_list, format_probe_condit
 from headrace.planner.join.normalized_join import format_expression
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
 from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
-from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.join.window_join_plan import StepExchange, WindowJoinLeaf, WindowJoinStep, build_chains
 from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
 from headrace.planner.shared_plan import (
     JoinBuffer,
@@ -256,6 +256,13 @@ def _format_estimate(
     return f" · about {rows:,.0f} rows per window, cost {cost:,.0f} (model)"
 
 
+_EXCHANGES = {
+    StepExchange.COPY_LEAF: "{} copied to all partitions",
+    StepExchange.COPY_ROWS: "joined rows copied to all partitions",
+    StepExchange.GATHER: "in one partition",
+}
+
+
 def _format_measured_rows(
     path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
 ) -> str:
@@ -274,8 +281,8 @@ def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
         group = f", group {last.group}" if last.group else ""
         return f"{stream_names[last.input_index]} {_format_partition_keys(last.keys)}{group}"
     if not last.left_keys:
-        moves = " (repartitioned to one partition)" if last.repartitions else ""
-        return f"{last.kind.value} join with {stream_names[last.leaf.input_index]} without an equality{moves}"
+        name = stream_names[last.leaf.input_index]
+        return f"{last.kind.value} join with {name} without an equality ({_EXCHANGES[last.exchange].format(name)})"
     right = [f"{stream_names[last.leaf.input_index]}.{key}" for key in last.leaf.keys]
     keys = " and ".join(
         f"{_qualify_columns(left, stream_names)} = {key}" for left, key in zip(last.left_keys, right, strict=True)
@@ -285,7 +292,7 @@ def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
 
 
 def _format_partition_keys(keys: Sequence[Expression]) -> str:
-    return f"by {format_list([str(key) for key in keys])}" if keys else "in one partition"
+    return f"by {format_list([str(key) for key in keys])}" if keys else "spread evenly"
 
 
 def _qualify_columns(expression: Expression, stream_names: Mapping[int, str]) -> str:
