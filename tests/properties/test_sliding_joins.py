@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
 from support.bit_compaction import compact_often
-from support.sliding_queries import queries_with_sliding_joins, sliding_joins
+from support.sliding_queries import queries_with_sliding_joins, sliding_joins, sliding_joins_in_windows
 from support.strategies import Scenario, scenarios
 
 _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
@@ -25,6 +25,14 @@ def test_sliding_joins_with_other_queries_under_churn_disorder_crashes_and_repla
 def test_sliding_joins_whose_bits_are_compacted_often(scenario: Scenario, seed: int) -> None:
     with compact_often():
         check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
+
+
+@given(
+    scenarios(max_queries=6, max_batches=16, texts=st.one_of(sliding_joins_in_windows(), sliding_joins())), st.integers(0, 1000)
+)
+@_SETTINGS
+def test_windows_over_sliding_joins_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
+    check(scenario, RandomReplanner(seed), backend="local", partitions=2)
 
 
 @given(scenarios(max_queries=3, max_batches=16, texts=sliding_joins(seed=1)), st.integers(0, 1000))

@@ -128,6 +128,23 @@ def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     return draw_from_pool(sliding_join, size, seed)
 
 
+def sliding_join_in_windows(random: Random) -> str:
+    """Return the SQL of an aggregation of rows joined in SLIDING windows, in windows of their own."""
+    length = random.choice((1000, 2000, 5000, 10_000))
+    window = random.choice((
+        f"TUMBLE(({{}}), {duration_text(length)})",
+        f"HOP(({{}}), {duration_text(2 * length)}, {duration_text(length)})",
+        f"SESSION(({{}}), {duration_text(length)})",
+    ))  # fmt: skip
+    source = window.format(sliding_join(random))
+    return f"SELECT window_start, c0, COUNT(*) AS n, MAX(c0) AS top FROM {source} GROUP BY c0"
+
+
+def sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an aggregation of rows joined in SLIDING windows."""
+    return draw_from_pool(sliding_join_in_windows, size, seed)
+
+
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:
     """Draw any query, mostly a join in SLIDING windows."""
     return st.one_of(sliding_joins(seed), sliding_joins(seed), sliding_joins(seed), joins(seed), aggregations(seed))

@@ -1,8 +1,9 @@
 """Derived streams: results of windows as the input of nested queries, unnested lists, and unions that are joined.
 
 A nested query reads the results of inner queries, which form a derived stream. A result has the event time
-window_end − 1 µs, the last time in its window. Results appear when the watermark has passed window_end, so none is ever
-late, and the outer query uses the watermarks of the declared streams. Besides the columns of the inner query, the derived
+window_end − 1 µs, the last time in its window; a row joined in SLIDING windows has that of its newest input. Results appear
+when the watermark has passed window_end, or in the batch of the newest input, so none is ever late unless the join allows
+late rows, and the outer query uses the watermarks of the declared streams. Besides the columns of the inner query, the derived
 stream has three hidden columns that no query can name: the window bounds and that event time. An aggregation of results
 within the windows that produced them has these bounds as group keys, in windows each of which holds the results of a single
 inner window.
@@ -27,7 +28,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard, TypeVar
 
-from headrace.model.expression import TRUE, Column, Expression
+import pyarrow as pa
+
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal
 from headrace.model.record import record, render_record
 from headrace.model.stream import Stream
 from headrace.model.types import TIMESTAMP, Field, Schema
@@ -42,6 +45,7 @@ HIDDEN_COLUMN_COUNT = 3  # hidden columns after those of the inner query
 MAX_INNER_QUERIES = 16  # per query
 
 WindowedQuery: TypeAlias = AggregateQuery | WindowJoinQuery
+InnerQuery: TypeAlias = WindowedQuery | SlidingJoinQuery
 _PlanT = TypeVar("_PlanT", bound=LogicalQuery)
 
 
@@ -49,11 +53,12 @@ _PlanT = TypeVar("_PlanT", bound=LogicalQuery)
 class DerivedStream:
     """An inner query and the stream of its results; the last outputs are the window bounds and the window end.
 
-    The engine sets the event time from the window end.
+    The engine sets the event time from the window end. A row joined in SLIDING windows counts as a window of one microsecond,
+    at the time of its newest input.
     """
 
     stream: Stream
-    plan: WindowedQuery
+    plan: InnerQuery
 
     @property
     def name(self) -> str:
@@ -94,6 +99,17 @@ def derive_stream(plan: WindowedQuery) -> DerivedStream:
     """Return the results of a query as a stream; equal queries give equal streams."""
     schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
     extended = replace(plan, output=(*plan.output, *result_bounds(plan), WINDOW_END), schema=schema)
+    name = f"~{hashlib.sha256(render_record(extended).encode()).hexdigest()[:12]}"
+    return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
+
+
+def derive_joined_stream(plan: SlidingJoinQuery, times: Sequence[str]) -> DerivedStream:
+    """Return the rows of a join in SLIDING windows as a stream; `times` are the event-time columns of its inputs."""
+    columns = tuple(Column(f"{index}.{name}", TIMESTAMP) for index, name in enumerate(times))
+    newest = Call("greatest", columns, TIMESTAMP)
+    end = Call("time_add", (newest, Literal(1, pa.int64())), TIMESTAMP)
+    schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
+    extended = replace(plan, output=(*plan.output, newest, end, end), schema=schema)
     name = f"~{hashlib.sha256(render_record(extended).encode()).hexdigest()[:12]}"
     return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
 
@@ -151,7 +167,7 @@ def compute_start_times(query: NestedQuery, since: int | None) -> tuple[int | No
         start = _compute_start_time(plan, {name: stream_starts.get(name, since) for name in plan.streams})
         starts.append(start)
         if len(starts) <= len(query.inner):
-            assert isinstance(plan, AggregateQuery | WindowJoinQuery)
+            assert isinstance(plan, AggregateQuery | WindowJoinQuery | SlidingJoinQuery)
             stream_starts[query.inner[len(starts) - 1].name] = _last_incomplete_end(plan, start)
     return tuple(starts)
 
@@ -163,8 +179,13 @@ def _compute_start_time(plan: LogicalQuery, stream_starts: Mapping[str, int]) ->
     return max(stream_starts[side.stream] - (plan.longest_window - side.window.size) for side in plan.inputs)
 
 
-def _last_incomplete_end(plan: WindowedQuery, since: int) -> int:
-    """Return the end of the last window that started before `since`: the results of later windows are complete."""
+def _last_incomplete_end(plan: InnerQuery, since: int) -> int:
+    """Return the end of the last window that started before `since`: the results of later windows are complete.
+
+    A join in SLIDING windows has found all results whose newest row is later by at least its longest range.
+    """
+    if isinstance(plan, SlidingJoinQuery):
+        return since + max(join_input.length for join_input in plan.inputs)
     if isinstance(plan, WindowJoinQuery):
         ends, size = plan.ends, plan.longest_window
     elif isinstance(plan.window, HopWindow):

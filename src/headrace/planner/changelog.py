@@ -169,8 +169,11 @@ def root_query_id(part: int) -> int:
     return part if part < _FIRST_PART_ID else (part - _FIRST_PART_ID) // MAX_INNER_QUERIES
 
 
-def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
-    """Return, for each stream of results, the number of shuffles before its rows exist."""
+def compute_stream_depths(live: Iterable[LiveQuery], sliding_join_levels: int = 0) -> dict[str, int]:
+    """Return, for each stream of results, the number of shuffles before its rows exist.
+
+    `sliding_join_levels` is the number of shuffles after the first one that joins in SLIDING windows take.
+    """
     makers: dict[str, list[LiveQuery]] = {}
     for query in live:
         if query.output_stream:
@@ -180,13 +183,17 @@ def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
     def depth(stream: str) -> int:
         if stream not in depth_by_stream and stream in makers:
             depth_by_stream[stream] = 1 + max(
-                maker.extra_shuffles + max(map(depth, maker.plan.streams)) for maker in makers[stream]
+                _count_shuffles(maker, sliding_join_levels) + max(map(depth, maker.plan.streams)) for maker in makers[stream]
             )
         return depth_by_stream.get(stream, 0)
 
     for stream in makers:
         depth(stream)
     return depth_by_stream
+
+
+def _count_shuffles(maker: LiveQuery, sliding_join_levels: int) -> int:
+    return sliding_join_levels if isinstance(maker.plan, SlidingJoinQuery) else maker.extra_shuffles
 
 
 def compute_query_level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:

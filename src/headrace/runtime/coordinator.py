@@ -403,7 +403,8 @@ class Coordinator:
     def _build_job(
         self, state: EngineState, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None, entry: BatchLogEntry
     ) -> BatchJob:
-        nesting = compute_stream_depths(live.values())
+        sliding_join_levels = sliding_join_plan.last_level if sliding_join_plan else 0
+        nesting = compute_stream_depths(live.values(), sliding_join_levels)
         return BatchJob(
             batch=state.batch,
             partition_map=state.partition_map,
@@ -418,7 +419,7 @@ class Coordinator:
             join_buffer_refs=state.join_buffer_refs,
             extra_shuffles=max(
                 [
-                    sliding_join_plan.last_level if sliding_join_plan else 0,
+                    sliding_join_levels,
                     *(query.extra_shuffles + compute_query_level(query.plan, nesting) for query in live.values()),
                 ]
             ),

@@ -80,14 +80,6 @@ def _has_no_window(context: BindContext, node: exp.Expr) -> bool:
     return node.args.get("from_") is not None and _has_no_window(context, node.args["from_"].this)
 
 
-def _find_time_column(context: BindContext, name: str) -> str:
-    """Return the event-time column of a declared stream or of a union."""
-    united = context.derived_tables.unnested_streams.get(name)
-    stream = context.catalog.find_stream(name) if united is None else united.stream
-    assert stream is not None
-    return stream.time
-
-
 def bind_interval_join(context: BindContext, select: exp.Select) -> SlidingJoinQuery:
     """Bind a join of streams without windows whose conditions bound the times of rows."""
     return bind_sliding_join(context, select, interval=True)
@@ -106,7 +98,7 @@ def bind_sliding_join(context: BindContext, select: exp.Select, *, interval: boo
         raise context.source.error_at_node(select, f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported")
     if interval:
         try:
-            times = [_find_time_column(context, join_input.stream) for join_input in scope.inputs]
+            times = [context.derived_tables.get_time_column(join_input.stream, context.catalog) for join_input in scope.inputs]
             scope = derive_ranges(scope, [table.name for table in scope.tables], times)
         except SqlError as problem:
             raise context.source.with_location(problem, get_from_item(context, select)) from None
@@ -133,7 +125,9 @@ def _bind_select(
     context = with_ctes(context, select)
     if has_aggregation(select):
         raise context.source.error_at_node(
-            select, "rows joined in SLIDING windows cannot be aggregated", hint="join in TUMBLE or HOP windows to aggregate"
+            select,
+            "rows joined in SLIDING windows cannot be aggregated",
+            hint="put a window around them: FROM TUMBLE((SELECT …), '8 seconds')",
         )
     check_clauses(context, select, _SUPPORTED_CLAUSES)
     scope = _bind_side(context, get_from_item(context, select), SlidingJoinScope(), interval=interval)
