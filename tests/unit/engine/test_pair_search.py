@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from headrace.backends.reference.evaluate import evaluate
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins import index, pair_search
+from headrace.engine.joins import index, nested_loops, pair_search
 from headrace.engine.joins.bounds import find_bounds
 from headrace.engine.joins.index import Candidates, RowIndexes
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection
+from headrace.engine.joins.nested_loops import loop_over_pairs
 from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.errors import EvaluationError, OperatorError
 from headrace.model.budget import DEFAULT_BUDGET, QueryBudget
@@ -59,7 +60,12 @@ def _count_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         COMPARED[0] += candidates.pair_count
         return index.find_pairs(candidates, *args)
 
+    def count_loops(probe: JoinedRows, evaluate: Any, build_sets: Any, users: Any, *args: Any) -> Any:
+        COMPARED[0] += int((probe.sets & users).any(axis=1).sum()) * len(build_sets)
+        return loop_over_pairs(probe, evaluate, build_sets, users, *args)
+
     monkeypatch.setattr(pair_search, "find_pairs", count_pairs)
+    monkeypatch.setattr(pair_search, "loop_over_pairs", count_loops)
 
 
 COMPARED = [0]
@@ -145,6 +151,7 @@ def test_queries_find_their_pairs_and_compare_no_more_together_than_apart(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_search, "MAX_RANGES", room)
         patch.setattr(index, "MAX_PAIRS", max(7, room // 4))
+        patch.setattr(nested_loops, "BLOCK_PAIRS", max(2, room // 2))
         for build in (0, 1):
             found, compared = search(queries, sides, build)
             assert found == expected, [list(map(str, conditions)) for conditions in queries.values()]
@@ -215,6 +222,35 @@ def test_a_query_without_bounds_does_not_widen_the_search_of_others() -> None:
     rows = number_rows(40)
     queries = {0: bind_conditions("a.x <> b.x"), 1: bind_conditions("abs(a.x - b.x) <= 1"), 2: bind_conditions("a.k < b.k")}
     assert search(queries, [rows, rows], 1)[1] == 1600 + 118 + 780
+
+
+def test_nested_loops_evaluate_one_condition_of_each_query_and_of_inequalities_the_other() -> None:
+    different, product, text = (bind_conditions(text)[0] for text in ("a.x <> b.x", "a.x * b.x < 9", "a.s <> b.s"))
+    band = bind_conditions("abs(a.k - b.k) <= 1")
+    users = [
+        StepUser(1, 1, (different, product)),
+        StepUser(2, 2, (product, text)),
+        StepUser(3, 3, (text,)),
+        StepUser(4, 4, (*band, text)),
+    ]
+    plan = plan_search(users, lambda name: name.startswith("1."), 1)
+    assert {condition: int(bits[0]) for condition, bits in plan.looped.items()} == {product: 0b110, text: 0b1100}
+    assert {condition: int(bits[0]) for condition, bits in plan.conditions.items()} == {different: 0b10, text: 0b10000}
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 16])
+def test_an_error_on_one_side_is_not_taken_for_null(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one side computes is computed once for a row, unless it overflows for one: COALESCE replaces NULL, but no error."""
+    monkeypatch.setattr(nested_loops, "BLOCK_PAIRS", block)
+    rows = [row | {"x": INT if n == 3 else n, "b": n % 2 == 0} for n, row in enumerate(number_rows(9))]
+    for text in (
+        "coalesce(a.x + 1, b.k) = 5",
+        "coalesce(b.x + 1, a.k) <> 5",
+        "CASE WHEN a.x < 3 THEN a.x + 1 = b.k ELSE b.b END",
+    ):
+        queries = {0: bind_conditions(text)}
+        for build in (0, 1):
+            assert search(queries, [rows, rows], build) == (join_by_nested_loops(queries, [rows, rows]), 81), text
 
 
 def test_of_two_attributes_the_one_with_fewer_pairs_is_searched() -> None:

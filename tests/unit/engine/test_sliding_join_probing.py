@@ -20,7 +20,7 @@ import headrace as hr
 from headrace.engine.batch_job import SegmentRef
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins import index
+from headrace.engine.joins import index, nested_loops
 from headrace.engine.joins.index import RowIndexes, RowPairs
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe, LoadedSlidingJoinPlan
@@ -319,6 +319,7 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
     expected = run_probe(loaded, mine, mine)
     assert len(expected) >= 300
     monkeypatch.setattr(index, "MAX_PAIRS", most)
+    monkeypatch.setattr(nested_loops, "BLOCK_PAIRS", most)
     here, held = make_segment("s", mine), []
     for pairs in Prober(loaded, make_probe_rows("r", mine), METER).find_pairs(here, here.rows.sets):
         assert isinstance(pairs, RowPairs)

@@ -232,6 +232,10 @@ class RowIndexes:
         """`evaluate` returns the values of an expression for all rows; `cache` has the indexes built before."""
         self._evaluate, self._row_count, self._cache = evaluate, row_count, cache
 
+    def evaluate(self, expression: Expression) -> pa.Array:
+        """Return the values of an expression for all rows."""
+        return combine_chunks(self._evaluate(expression))
+
     def get_hash_index(self, keys: IndexKeys) -> HashIndex:
         """Return the index by the hash of keys."""
         index: HashIndex = self._get_index("hash", keys, lambda columns: build_hash_index(columns, self._row_count))
@@ -251,5 +255,5 @@ class RowIndexes:
     def _get_index(self, kind: str, expressions: IndexKeys, build: Callable[[list[pa.Array]], Any]) -> Any:
         name = name_index(kind, expressions)
         if name not in self._cache:
-            self._cache[name] = build([combine_chunks(self._evaluate(expression)) for expression in expressions])
+            self._cache[name] = build(list(map(self.evaluate, expressions)))
         return self._cache[name]

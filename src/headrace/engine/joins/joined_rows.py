@@ -189,16 +189,16 @@ class JoinedRows:
             if not needing.size:
                 continue
             if needing.size >= self.row_count // _PARTIAL_FRACTION:
-                any_fails |= join_kernels.clear_failing(_find_true(self.evaluate(condition)), bits, self.sets)
+                any_fails |= join_kernels.clear_failing(mask_true(self.evaluate(condition)), bits, self.sets)
                 continue
             some = self.take(needing)
-            if join_kernels.clear_failing(_find_true(some.evaluate(condition)), bits, some.sets):
+            if join_kernels.clear_failing(mask_true(some.evaluate(condition)), bits, some.sets):
                 self.sets[needing] = some.sets
                 any_fails = True
         return any_fails
 
 
-def _find_true(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def mask_true(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return the mask of values that are TRUE, neither FALSE nor NULL."""
     column = combine_chunks(values)
     return np.asarray(column.fill_null(False) if column.null_count else column)

@@ -11,7 +11,7 @@ divided into pieces, each with the set of the queries whose ranges contain it:
 Each query searches the attribute that it would search alone, and each pair of positions is visited at most once for an attribute.
 So queries together never compare more pairs than apart. The pairs of a query's range are those that satisfy the condition;
 `PairSearch.checks` has the conditions that are still to be evaluated: those without bounds, those on another attribute, and those
-whose chain may overflow or be NaN.
+whose chain may overflow or be NaN. A query without bounds compares all pairs, in nested loops, which evaluate one condition.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from headrace.engine.joins.index import (
     find_pairs,
 )
 from headrace.engine.joins.joined_rows import JoinedRows
+from headrace.engine.joins.nested_loops import loop_over_pairs
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, make_bitmap
-from headrace.model.expression import TRUE, Expression, Literal, column_names
+from headrace.model.expression import TRUE, Call, Expression, Literal, column_names
 
 MAX_RANGES = 1 << 20  # limit of ranges in memory at once
 _MAX_PAIRED_ATTRIBUTES = 4  # pairs of attributes that are tried as a band
@@ -66,9 +67,13 @@ class SearchGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchPlan:
-    """The groups of the queries of a step, and the conditions that have no bounds, each with the queries that have it."""
+    """The groups of the queries of a step, and the conditions that have no bounds, each with the queries that have it.
+
+    `looped` are those that nested loops evaluate, `conditions` the others.
+    """
 
     groups: tuple[SearchGroup, ...]
+    looped: Mapping[Expression, QueryBitmaps]
     conditions: Mapping[Expression, QueryBitmaps]
 
     @property
@@ -107,7 +112,28 @@ def plan_search(users: Iterable[StepUser], is_stored: Callable[[str], bool], wid
         )
         for conditions, group in members.items()
     ]
-    return SearchPlan(tuple(groups), {condition: make_bitmap(bits, width) for condition, bits in unbounded.items()})
+    looped = _choose_looped({user.bit for user in members.get(frozenset(), ())}, unbounded)
+    return SearchPlan(
+        tuple(groups),
+        {condition: make_bitmap(bits, width) for condition, bits in looped.items()},
+        {
+            condition: make_bitmap(others, width)
+            for condition, bits in unbounded.items()
+            if (others := [bit for bit in bits if bit not in looped.get(condition, ())])
+        },
+    )
+
+
+def _choose_looped(looping: set[int], conditions: Mapping[Expression, list[int]]) -> dict[Expression, list[int]]:
+    """Return conditions, each with its queries, of which every looping query has one: those of most queries, `<>` last."""
+    looped: dict[Expression, list[int]] = {}
+    waiting = set(looping)
+    shared = {condition: [bit for bit in bits if bit in looping] for condition, bits in conditions.items()}
+    for condition in sorted(shared, key=lambda one: (isinstance(one, Call) and one.function == "ne", -len(shared[one]))):
+        if not waiting.isdisjoint(shared[condition]):
+            waiting.difference_update(shared[condition])
+            looped[condition] = shared[condition]
+    return looped
 
 
 def _list_choices(bounds: Mapping[Expression, tuple[RangeBound, ...]]) -> tuple[IndexKeys, ...]:
@@ -177,6 +203,10 @@ class PairSearch:
                 self.checks[condition] = self.checks.get(condition, np.uint64(0)) | group.users
             by_choice[choice].append((group, ranges))
         for choice, parts in by_choice.items():
+            if not choice and self._plan.looped:
+                ((group, _),) = parts
+                yield from loop_over_pairs(probe, indexes.evaluate, build_sets, group.users, self._plan.looped, limits)
+                continue
             order = _get_indexes(choice, indexes)[0].order if choice else None
             rows, pieces, sets = _merge_ranges(parts, probe.sets)
             for pairs in find_pairs(Candidates(pieces, order), sets, build_sets, _take_limits(limits, rows)):

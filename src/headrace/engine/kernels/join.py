@@ -416,6 +416,48 @@ def find_pairs(
 
 
 @_jit
+def pair_where_true(masks, bits, sets, build_sets, low, high, times, batches, before, out_probe, out_build, out_sets):
+    """Find pairs of rows with intersecting query-sets, without the bits of conditions that do not hold; return their number.
+
+    masks[c, i · build rows + j] tells whether condition c holds for probe row i and build row j; its queries are bits[c]. Limits
+    are those of `find_pairs`.
+    """
+    count = 0
+    at = -1
+    words = sets.shape[1]
+    for i in range(sets.shape[0]):
+        needs_condition = True  # of all queries of the row
+        for w in range(words):
+            rest = sets[i, w]
+            for c in range(bits.shape[0]):
+                rest &= ~bits[c, w]
+            needs_condition = needs_condition and rest == 0
+        for j in range(build_sets.shape[0]):
+            at += 1
+            any_holds = not needs_condition
+            for c in range(bits.shape[0]):
+                any_holds = any_holds or masks[c, at]
+            if not any_holds:
+                continue
+            intersects = False
+            for w in range(words):
+                common = sets[i, w] & build_sets[j, w]
+                for c in range(bits.shape[0]):
+                    if not masks[c, at]:
+                        common &= ~bits[c, w]
+                out_sets[count, w] = common
+                intersects = intersects or common != 0
+            if not intersects or (times is not None and (times[j] < low[i] or times[j] > high[i])):
+                continue
+            if batches is not None and batches[j] >= before:
+                continue
+            out_probe[count] = i
+            out_build[count] = j
+            count += 1
+    return count
+
+
+@_jit
 def clear_outside_windows(one, two, one_range, two_range, bits, sets):
     """Clear the bits of pairs in which either time is older than the other by more than its range."""
     for i in range(one.size):
