@@ -28,6 +28,7 @@ from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
 from headrace.runtime.backend import BackendStart, probe_backend, to_source
@@ -69,7 +70,10 @@ class Session(ClosedAtEnd):
         backend: str = "spark",
         partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
-        multiway: str = "global",
+        sliding_plan: str = "auto",
+        sliding_target: str = "probes",
+        sliding_budget: int | None = None,
+        sliding_sharing: bool = True,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -89,7 +93,11 @@ class Session(ClosedAtEnd):
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
         - `partitions`: the number of key partitions, or "auto" (by parallelism and load); by default as in the checkpoint.
         - `rows_per_batch`: about how many rows a micro-batch reads from each stream at most.
-        - `multiway`: how joins in SLIDING windows share: "global" (least total cost), "common" (equal sub-plans) or "none".
+        - `sliding_plan`: how plans of joins in SLIDING windows are searched for: "auto" (the best of all), "ilp", "greedy",
+          "common", "flat", "left_deep", "chain" or "merging".
+        - `sliding_target`: what they should have least of: "probes" (rows sent), "latency" (steps) or "storage" (rows stored).
+        - `sliding_budget`: the number of rows that their state stores may have together, as estimated.
+        - `sliding_sharing`: whether such joins share state stores and probes; a checkpoint cannot change it.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -103,6 +111,7 @@ class Session(ClosedAtEnd):
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
+        sliding_joins = SlidingJoinOptions.parse(sliding_plan, sliding_target, sliding_budget, is_shared=sliding_sharing)
         self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
@@ -113,7 +122,7 @@ class Session(ClosedAtEnd):
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins)
             self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             self._allows_functions = functions

@@ -12,6 +12,12 @@
     [storage."s3://elsewhere"]        # optional: other options for what is below a URL
     endpoint = "https://s3.eu-central-1.amazonaws.com"
 
+    [sliding_joins]                   # optional: how joins in SLIDING windows are planned
+    plan = "auto"                     # auto, ilp, greedy, common, flat, left_deep, chain or merging
+    target = "probes"                 # probes, latency or storage
+    budget = 1_000_000                # rows that their state stores may have together, as estimated
+    sharing = true                    # false: each query has state stores of its own
+
     [spark]                           # optional, for the Spark back-end
     master = "local[*]"               # also at the top of the file
     exchange = "auto"                 # auto, files or shuffle
@@ -72,6 +78,7 @@ from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
 from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
 from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
@@ -85,9 +92,10 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
     "spark": (dict,),
-    "streams": (dict,), "queries": (dict,), "storage": (dict,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
 }  # fmt: skip
 _SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
+_SLIDING_JOIN_KEYS: _KeyTypes = {"plan": (str,), "target": (str,), "budget": (int,), "sharing": (bool,)}
 _STREAM_KEYS: _KeyTypes = {
     "source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,), "watermark_by": (str,), "idle": (str,),
 }  # fmt: skip
@@ -162,6 +170,7 @@ class SessionFile:
     functions: bool = True
     storage: StorageOptions = field(default_factory=dict)
     partitions: PartitionSetting | None = None
+    sliding_joins: SlidingJoinOptions = SlidingJoinOptions()  # noqa: RUF009  a frozen value
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -189,6 +198,7 @@ class SessionFile:
             top.get("functions", True),
             {name: _parse_storage_entry(top, name, value) for name, value in top.get("storage", {}).items()},
             _parse_partition_setting(top),
+            _parse_sliding_joins(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -292,6 +302,17 @@ def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
         return None if setting is None else parse_partitions(setting)
     except HeadraceError as error:
         raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
+
+
+def _parse_sliding_joins(top: _TomlTable) -> SlidingJoinOptions:
+    table = _TomlTable(top.file, "sliding_joins", top.get("sliding_joins", {}))
+    table.check_keys(_SLIDING_JOIN_KEYS)
+    plan, target, budget = table.get("plan", "auto"), table.get("target", "probes"), table.get("budget")
+    try:
+        return SlidingJoinOptions.parse(plan, target, budget, is_shared=table.get("sharing", True))
+    except HeadraceError as error:
+        key = error.message.partition("sliding_")[2].partition("=")[0]
+        raise table.make_error(key, f"is {table.get(key)!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

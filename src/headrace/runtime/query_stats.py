@@ -84,7 +84,13 @@ class SessionStatistics:
     def explain_plan(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         engine, plans = self._engine, self._engine.state.current_plans()
-        text = explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
+        text = explain(
+            list(engine.live_queries.values()),
+            plans,
+            engine.collect_join_statistics(),
+            engine.sliding_join_plan,
+            engine.optimizers.sliding_joins.last_comparison,
+        )
         return "\n".join([text, *explain_partition_map(engine.state.partition_map)])
 
     def render_graph(self, form: str) -> str:
@@ -108,7 +114,7 @@ class SessionStatistics:
         engine = self._engine
         state, probes = engine.state, engine.sliding_join_plan
         statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
-        sharing = engine.optimizers.sliding_joins.sharing
+        is_shared = engine.optimizers.sliding_joins.options.is_shared
 
         def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
             queries = [query for query in live if all(name in statistics for name in query.plan.streams)]
@@ -116,7 +122,9 @@ class SessionStatistics:
                 plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
                 for name, stream_statistics in statistics.items()
             ]
-            return self._list_charges(queries, plans, plan_hypothetical_joins(queries, probes, state.partitions, sharing))
+            return self._list_charges(
+                queries, plans, plan_hypothetical_joins(queries, probes, state.partitions, is_shared=is_shared)
+            )
 
         return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
 

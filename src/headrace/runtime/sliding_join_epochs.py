@@ -76,12 +76,12 @@ def replan_sliding_joins(
 
 
 def plan_hypothetical_joins(
-    live: Iterable[LiveQuery], previous: SlidingJoinPlan | None, partitions: int, sharing: str
+    live: Iterable[LiveQuery], previous: SlidingJoinPlan | None, partitions: int, *, is_shared: bool
 ) -> SlidingJoinPlan | None:
     """Return a plan as if all these queries had run from the start; queries of the `previous` plan keep their probe orders."""
     joins = [query for query in live if isinstance(query.plan, SlidingJoinQuery)]
     queries = tuple(
-        normalize_join(query, isolated=sharing == "none", residual_texts=_decided_residual_predicates(previous, None))
+        normalize_join(query, isolated=not is_shared, residual_texts=_decided_residual_predicates(previous, None))
         for query in joins
     )
     if not queries:
@@ -91,15 +91,15 @@ def plan_hypothetical_joins(
     )
 
 
-def check_sharing_mode(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
-    """Raise SessionError if the checkpoint's state stores are shared and `sharing` is "none", or the reverse."""
+def check_sharing_mode(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQuery], *, is_shared: bool) -> None:
+    """Raise SessionError if the checkpoint's state stores are shared and those of the session are not, or the reverse."""
     if probes is None or probes.queries[0].id not in live:
         return
     query = probes.queries[0]
-    if set(normalize_join(live[query.id], isolated=sharing == "none").inputs) != set(query.inputs):
+    if set(normalize_join(live[query.id], isolated=not is_shared).inputs) != set(query.inputs):
         raise SessionError(
-            f"joins in SLIDING windows of this checkpoint cannot continue with multiway={str(sharing)!r}",
-            hint="a checkpoint cannot change to or from 'none': use the earlier setting, or start with a new checkpoint",
+            f"joins in SLIDING windows of this checkpoint cannot continue with sliding_sharing={is_shared}",
+            hint="use the earlier setting, or start with a new checkpoint",
         )
 
 

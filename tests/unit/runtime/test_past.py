@@ -30,8 +30,8 @@ def at(second: float) -> datetime:
 
 
 class PastSession:
-    def __init__(self, folder: Path, backend: str, partitions: int = 2, *, multiway: str = "global") -> None:
-        self.folder, self.options = folder, {"backend": backend, "partitions": partitions, "multiway": multiway}
+    def __init__(self, folder: Path, backend: str, partitions: int = 2, *, sharing: bool = True) -> None:
+        self.folder, self.options = folder, {"backend": backend, "partitions": partitions, "sliding_sharing": sharing}
         self.open()
 
     def open(self) -> None:
@@ -110,7 +110,7 @@ def test_a_query_starts_without_backfill_if_the_stores_lack_its_rows(tmp_path: P
 
 
 def test_there_is_no_backfill_without_sharing(tmp_path: Path):
-    assert run_two_queries(PastSession(tmp_path / "local", "local", multiway="none"), past=True) == []
+    assert run_two_queries(PastSession(tmp_path / "local", "local", sharing=False), past=True) == []
 
 
 def test_past_is_refused_for_queries_that_are_no_sliding_joins(tmp_path: Path):

@@ -9,8 +9,9 @@ from random import Random
 
 from headrace.planner.join.cost import HistoryCardinality, estimate_task_counts
 from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
-from headrace.planner.join.join_trees import OperatorTree, enumerate_connected_trees
+from headrace.planner.join.join_trees import OperatorTree
 from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_tree_search import enumerate_connected_trees
 
 LINKS = {
     "chain": lambda names: list(pairwise(names)),
