@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import Range, Source
+from headrace.connectors import Source
 from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
@@ -93,11 +93,9 @@ class Session(ClosedAtEnd):
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
         - `partitions`: the number of key partitions, or "auto" (by parallelism and load); by default as in the checkpoint.
         - `rows_per_batch`: about how many rows a micro-batch reads from each stream at most.
-        - `sliding_plan`: how plans of joins in SLIDING windows are searched for: "auto" (the best of all), "ilp", "greedy",
-          "common", "flat", "left_deep", "chain" or "merging".
-        - `sliding_target`: what they should have least of: "probes" (rows sent), "latency" (steps) or "storage" (rows stored).
-        - `sliding_budget`: the number of rows that their state stores may have together, as estimated.
-        - `sliding_sharing`: whether such joins share state stores and probes; a checkpoint cannot change it.
+        - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
+          "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
+          with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -138,8 +136,7 @@ class Session(ClosedAtEnd):
         self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of, self._checkpoint.identity)
         self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
-        is_new = self._coordinator.state.batch < 0
-        self._delivery = ResultDelivery(self._checkpoint, is_new=is_new, on_failure=self._fail_query, limits=limits)
+        self._delivery = ResultDelivery(self._checkpoint, is_new=self.last_batch < 0, on_failure=self._fail_query, limits=limits)
         self._cleanup.appendleft(self._delivery.close)
         self._coordinator.list_needed_files = self._delivery.list_needed_files
         self.statistics = SessionStatistics(self._coordinator, self._observer)
@@ -152,8 +149,7 @@ class Session(ClosedAtEnd):
 
     def _deliver_results(self) -> None:
         """Queue committed rows for the sinks that the driver serves."""
-        state = self._coordinator.state
-        self._delivery.submit(self._registry.records, state.deliveries, state.batch)
+        self._delivery.submit(self._registry.records, self._coordinator.state.deliveries, self.last_batch)
 
     def create_stream(
         self,
@@ -554,11 +550,6 @@ class Session(ClosedAtEnd):
     def has_work(self) -> bool:
         """Return whether a source has new rows, or an interrupted batch must be run again."""
         return self._coordinator.has_work()
-
-    def list_last_ranges(self) -> tuple[Range, ...]:
-        """Return the input ranges of the last micro-batch."""
-        entry = self._checkpoint.read_log_entry(self.last_batch)
-        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
     def checkpoint_path(self) -> Path | None:

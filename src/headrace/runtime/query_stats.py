@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.connectors import Range
 from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
@@ -73,6 +74,11 @@ class SessionStatistics:
         batches = self._observer.history.list_all()[-1:]
         streams = batches[0].report.figures.streams if batches else {}
         return {name: figures.lag for name, figures in streams.items() if figures.lag is not None}
+
+    def list_last_ranges(self) -> tuple[Range, ...]:
+        """Return the input ranges of the last micro-batch."""
+        entry = self._engine.checkpoint.read_log_entry(self._engine.state.batch)
+        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     def draw_plan(self) -> tuple[PlanDiagram, PlanDrawing]:
         """Return the shared operators and the queries that use them, as boxes and lines, and their places."""

@@ -283,7 +283,7 @@ _RESTRICTIONS = (
 )
 
 
-class _TooManyStepsError(Exception):
+class _TooManyStepsError(ValueError):
     """A query has more steps than its share."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.planner.join.candidates import (
     STORAGE_WEIGHT,
@@ -60,9 +60,11 @@ def optimize_greedily(
     return build_strategy(candidate_orders, choose_greedily(candidate_orders), SolverReport("greedy", 1.0))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _GreedyState:
     """The chosen orders, and use counts of each step, store and target; each change returns its cost.
+
+    `comparisons` counts the orders whose cost was estimated.
 
     Targets have numbers here, as steps and stores do, because they are looked up very often.
     """
@@ -78,12 +80,12 @@ class _GreedyState:
     store_uses: list[int]
     target_uses: list[int]
     hop_costs: tuple[float, ...]  # of a step of the orders of each target
-    comparison_count: int = 0
+    comparisons: list[int] = field(default_factory=lambda: [0])
 
     @property
     def is_exhausted(self) -> bool:
         """Whether as many orders were compared as the effort allows."""
-        return self.comparison_count >= MAX_COMPARISONS
+        return self.comparisons[0] >= MAX_COMPARISONS
 
     @staticmethod
     def from_candidates(candidate_orders: CandidateOrders) -> _GreedyState:
@@ -234,7 +236,7 @@ class _GreedyState:
 
         Joins that it would be the first to probe count with the best order of each of their inputs, one by one.
         """
-        self.comparison_count += 1
+        self.comparisons[0] += 1
         total = self.hop_costs[target] * len(self.candidates.paths[ending])
         joins: list[int] = []
         for number in self.candidates.paths[ending]:

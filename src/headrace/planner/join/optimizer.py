@@ -109,7 +109,7 @@ def optimize_jointly(
     return JointOptimization(strategies, math.fsum(plan.total_cost for plan in separate.strategies) or None)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _SeparatePlans:
     """The best plans of single queries, computed on first use."""
 
@@ -117,20 +117,22 @@ class _SeparatePlans:
     cardinalities: CardinalityModel
     tasks: int
     objective: Objective
-    strategies: tuple[JoinStrategy, ...] = field(default=(), init=False)
+    strategies: list[JoinStrategy] = field(default_factory=list, init=False)
 
     def merge(self) -> JoinStrategy:
         """Return the union of the plans; equal parts are executed once."""
         objective = self.objective
-        self.strategies = self.strategies or optimize_individually(
-            self.queries,
-            self.cardinalities,
-            self.tasks,
-            storage_weight=objective.storage_weight,
-            budget=objective.budget,
-            hop_weight=objective.hop_weight,
-            time_limit=objective.time_limit,
-        )
+        if not self.strategies:
+            alone = optimize_individually(
+                self.queries,
+                self.cardinalities,
+                self.tasks,
+                storage_weight=objective.storage_weight,
+                budget=objective.budget,
+                hop_weight=objective.hop_weight,
+                time_limit=objective.time_limit,
+            )
+            self.strategies.extend(alone)
         return merge_common_subplans(self.strategies, self.cardinalities, self.tasks, storage_weight=objective.storage_weight)
 
 
