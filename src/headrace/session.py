@@ -226,7 +226,7 @@ class Session(ClosedAtEnd):
         - `name`: a unique name; by default `q1`, `q2`, and so on.
         - `sink`, or several as `sinks`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR",
           "jsonl:DIR", a function of an Arrow table, or a sink such as `hr.ParquetSink` or `hr.KafkaSink`.
-        - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
+        - `past`: backfill a join in SLIDING windows from the state of live queries, for all inputs but one (see `Query.note`).
         - `owner`: recorded with the query, without further effect.
         - `budget`: what the query may use in a micro-batch, as for `Session`; limits that it does not name are the session's.
 

@@ -308,7 +308,7 @@ class Coordinator:
         with blame("planning", _list_added(entry)):
             state = self.state.snapshot()
             state.begin_batch(entry.partition_map, {name: (d.stream, d.source) for name, d in entry.streams.items()})
-            live = epochs.apply_commands(state, self.live_queries, entry.commands)
+            live = epochs.apply_commands(state, self.live_queries, entry.commands, is_shared=entry.sharing != "none")
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
             epochs.replan_streams(state, live, partial(self._write_plan, state))

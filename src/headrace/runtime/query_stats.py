@@ -97,7 +97,9 @@ class SessionStatistics:
             engine.sliding_join_plan,
             engine.optimizers.sliding_joins.last_comparison,
         )
-        return "\n".join([text, *explain_partition_map(engine.state.partition_map)])
+        queries = (engine.state.queries[number] for number in engine.live_queries)
+        notes = [f"query {query.name}: {query.note}" for query in queries if query.note]
+        return "\n".join([text, *notes, *explain_partition_map(engine.state.partition_map)])
 
     def render_graph(self, form: str) -> str:
         """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""
