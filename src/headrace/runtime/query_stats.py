@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.connectors import Range
+from headrace.engine.batch_job import StoreCounts
 from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
@@ -99,7 +100,32 @@ class SessionStatistics:
         )
         queries = (engine.state.queries[number] for number in engine.live_queries)
         notes = [f"query {query.name}: {query.note}" for query in queries if query.note]
-        return "\n".join([text, *notes, *explain_partition_map(engine.state.partition_map)])
+        return "\n".join([text, *notes, *self._explain_store_counts(), *explain_partition_map(engine.state.partition_map)])
+
+    def count_store_work(self) -> dict[int, dict[str, StoreCounts]]:
+        """Return the work at each store of sliding joins by partition, since the session was opened or the store had rows."""
+        work: dict[int, dict[str, StoreCounts]] = {}
+        for (store, partition), counts in sorted(self.read_totals().stores.items()):
+            work.setdefault(store, {})[partition] = counts
+        return work
+
+    def _explain_store_counts(self) -> Iterator[str]:
+        """Yield a line for each store of sliding joins that did any work."""
+        plan = self._engine.sliding_join_plan
+        names = {} if plan is None else {store.number: str(store.relation) for store in plan.stores}
+        work = {store: counts for store, counts in self.count_store_work().items() if store in names}
+        if work:
+            yield "work at stores of joins in SLIDING windows, since the session was opened"
+        for store, by_partition in work.items():
+            total = StoreCounts()
+            for counts in by_partition.values():
+                total.add(counts)
+            busiest = max(by_partition, key=lambda partition: by_partition[partition].pairs)
+            yield (
+                f"  store {store} of {names[store]}: {total.rows_in:,} rows in, {total.probes:,} probes, {total.pairs:,} pairs, "
+                f"{total.matches:,} matches, {total.delayed:,} delayed · most pairs in partition {busiest}: "
+                f"{by_partition[busiest].pairs:,}"
+            )
 
     def render_graph(self, form: str) -> str:
         """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""

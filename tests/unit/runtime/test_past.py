@@ -54,7 +54,13 @@ def draw_rows(random: Random, number: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def run_scenario(
-    folder: Path, backend: str, seed: int, texts: tuple[str, str] = (FIRST, SECOND), delay: int = 0, added: int = 5, **options: Any
+    folder: Path,
+    backend: str,
+    seed: int,
+    texts: tuple[str, str] = (FIRST, SECOND),
+    delay: int = 0,
+    added: int = 5,
+    **options: Any,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Run both queries, the second from batch `added` on; stream c is `delay` batches behind the others."""
     run = PastSession(folder, backend, **options)

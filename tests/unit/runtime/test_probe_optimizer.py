@@ -274,6 +274,28 @@ def test_explain_shows_all_plans_and_why_one_was_taken(tmp_path: Path):
         assert [line[1] for line in lines if line and line[0] == "→" and line[1] in tuple(PlanSearch)] == ["chain"]
 
 
+def test_the_work_at_stores_is_counted_by_partition(tmp_path: Path):
+    #   each of 8 rows of r has a partner among the rows of s: r is ranked first, so rows of s find those of the same batch
+    with JoinSession(tmp_path / "c", "rs", partitions=2) as streams:
+        streams.session.add(join_sql("r.b = s.b"), name="q")
+        for second in range(2):
+            streams.advance({n: [{"a": 1, "b": k, "c": 1, "at": second * 100 + k / 9} for k in range(8)] for n in "rs"})
+        work = streams.session.statistics.count_store_work()
+        names = {store.number: str(store.relation) for store in streams.plan.stores}
+        totals = {
+            names[store]: [
+                sum(getattr(c, figure) for c in counts.values()) for figure in ("rows_in", "probes", "matches", "delayed")
+            ]
+            for store, counts in work.items()
+        }
+        assert totals == {"r": [16, 16, 16, 0], "s": [16, 16, 0, 0]}
+        assert {partition for counts in work.values() for partition in counts} == {"0", "1"}
+        assert all(counts.pairs >= counts.matches for by_partition in work.values() for counts in by_partition.values())
+        text = streams.session.explain()
+        assert "work at stores of joins in SLIDING windows, since the session was opened" in text
+        assert "of r: 16 rows in, 16 probes, " in text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
