@@ -19,6 +19,7 @@ from headrace.engine.batch_job import ReduceReport
 from headrace.engine.joins.sampling import RelationSample, estimate_selectivities
 from headrace.engine.operators.query_sets import QueryBitmaps, estimate_selected_share
 from headrace.model.sliding_join_options import PlanSearch, SlidingJoinOptions
+from headrace.model.window import UNBOUNDED_LENGTH
 from headrace.planner.join.cost import DEFAULT_RATE, MIN_WINDOW_SECONDS, WindowCardinality
 from headrace.planner.join.plan_comparison import PlanComparison
 from headrace.planner.join.plan_search import compare_plans, estimate_choice
@@ -167,6 +168,8 @@ class SlidingJoinOptimizer:
             rates[name] = max(1e-3, (stream.rate or DEFAULT_RATE) * self._estimate_selected_share(name))
             ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
             windows[name] = max(ranges) / _MICROSECONDS_PER_SECOND or MIN_WINDOW_SECONDS
+            if max(ranges) == UNBOUNDED_LENGTH:  # what is stored now, instead of a century
+                windows[name] = max(1.0, _count_stored_rows(state, probes, name) / rates[name])
         selectivities = estimate_selectivities(probes.queries, self._samples)
         return WindowCardinality(rates, windows, selectivities.of_all, selectivities.by_newest)
 
@@ -218,6 +221,15 @@ class JoinOptimizers:
         """Record what a batch measured; `live` are the queries that were live in it."""
         self.window_joins.record_batch(reports, live)
         self.sliding_joins.record_batch(reports)
+
+
+def _count_stored_rows(state: EngineState, probes: SlidingJoinPlan, relation: str) -> int:
+    """Return the rows of an input in the store that has most."""
+    rows: dict[int, int] = {store.number: 0 for store in probes.stores if store.relation.relations == {relation}}
+    for ref in state.store_refs:
+        if ref.store in rows:
+            rows[ref.store] += ref.row_count
+    return max(rows.values(), default=0)
 
 
 def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:

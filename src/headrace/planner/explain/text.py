@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.model.expression import Column, Expression, column_names, substitute_columns
 from headrace.model.partition_map import PartitionMap
-from headrace.model.window import HopWindow, SessionWindow, format_duration
+from headrace.model.window import UNBOUNDED_LENGTH, HopWindow, SessionWindow, format_duration
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
@@ -83,7 +83,9 @@ class _SlidingJoinExplanation:
             if store.until_batch is None
             else f"of batches {store.from_batch} to {store.until_batch - 1}"
         )
-        length = f", for {format_duration(self._find_longest_range(store))}" if store.relation.is_input else ""
+        longest = self._find_longest_range(store)
+        kept = "ever" if longest == UNBOUNDED_LENGTH else format_duration(longest)
+        length = f", for {kept}" if store.relation.is_input else ""
         used = f"used by {format_users(self._list_user_names(store))}"
         return (
             f"store {store.number} of {store.relation} {_format_store_partitioning(store)}{kind} · rows {life}{length} · {used}"

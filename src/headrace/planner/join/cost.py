@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from headrace.model.window import UNBOUNDED_LENGTH
 from headrace.planner.cost import SharedCost
 from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, input_relation
 from headrace.planner.join.normalized_join import NormalizedJoin
@@ -203,6 +204,7 @@ _SECONDS_PER_NANO = 1e-9
 _MICROSECONDS_PER_SECOND = 1_000_000
 DEFAULT_RATE = 1_000.0  # rows a second, for a relation whose rate is unknown
 MIN_WINDOW_SECONDS = 1e-6
+DEFAULT_HISTORY_SECONDS = 3_600.0  # of an unbounded window, where nothing is known of its rows
 _DEFAULT_THETA_SELECTIVITY = 1 / 3  # assumed for a condition that is not an equality and was not measured
 
 
@@ -234,7 +236,9 @@ def estimate_by_default(queries: Sequence[NormalizedJoin]) -> WindowCardinality:
     windows: dict[str, float] = {}
     for query in queries:
         for name, join_input in query.inputs.items():
-            windows[name] = max(windows.get(name, MIN_WINDOW_SECONDS), join_input.length / _MICROSECONDS_PER_SECOND)
+            is_unbounded = join_input.length == UNBOUNDED_LENGTH
+            seconds = DEFAULT_HISTORY_SECONDS if is_unbounded else join_input.length / _MICROSECONDS_PER_SECOND
+            windows[name] = max(windows.get(name, MIN_WINDOW_SECONDS), seconds)
     return WindowCardinality(dict.fromkeys(windows, DEFAULT_RATE), windows, _list_default_selectivities(queries))
 
 
