@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import count
 
 from headrace.planner.join.cost import CardinalityModel, RelationOrder
 from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
@@ -26,37 +26,6 @@ _MAX_QUERY_STEPS = 2_500  # of the orders of one query
 _MIN_QUERY_STEPS = 100  # that a query may have, however many queries there are
 _ROUNDING_FACTOR = 1 - 1e-9  # tolerates rounding when costs are compared
 OrderTarget = tuple[JoinGraph, str]  # a join, and the starting input of an order that computes it
-
-
-def list_intermediates(query: JoinGraph) -> tuple[JoinGraph, ...]:
-    """Return the materializable joins of a query: connected proper subjoins of at least two inputs, small ones first."""
-    return tuple(part for part in _QueryGraph.from_query(query).parts.values() if 1 < len(part.relations) < len(query.relations))
-
-
-def enumerate_probe_orders(query: JoinGraph, start: str, *, use_intermediates: bool = True) -> Iterator[RelationOrder]:
-    """Yield all probe orders for rows of an input: every step joins, and no input is visited twice (CLASH, Algorithm 4).
-
-    With `use_intermediates`, a step may visit a materialized join instead of its inputs one by one.
-    """
-    query_graph = _QueryGraph.from_query(query)
-
-    def extend(prefix: RelationOrder, covered: int) -> Iterator[RelationOrder]:
-        if covered == query_graph.full_mask:
-            yield prefix
-        for mask in query_graph.find_joinable(covered):
-            if use_intermediates or query_graph.parts[mask].is_input:
-                yield from extend((*prefix, query_graph.parts[mask]), covered | mask)
-
-    yield from extend((input_relation(start),), 1 << query_graph.names.index(start))
-
-
-def find_partitionings(queries: Iterable[JoinGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
-    """Return the useful partitionings of the store of each input and of each materializable join.
-
-    These are its attributes in equalities to other relations, in any query that contains it; without such attributes, rows may
-    lie in any partition.
-    """
-    return _find_graph_partitionings(map(_QueryGraph.from_query, queries))
 
 
 def _find_graph_partitionings(query_graphs: Iterable[_QueryGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
@@ -74,15 +43,6 @@ def _iter_outgoing_attributes(query: JoinGraph, part: JoinGraph) -> Iterator[Att
         inside = [side for side in predicate.sides if side.relation in part.relations]
         if len(inside) == 1:
             yield from inside
-
-
-def enumerate_partitioned_stores(
-    order: RelationOrder, partitionings_by_relation: Mapping[JoinGraph, tuple[Attribute | None, ...]]
-) -> Iterator[tuple[PartitionedStore, ...]]:
-    """Yield the stores that an order visits, in all combinations of their partitionings."""
-    yield from product(
-        *([PartitionedStore(relation, attribute) for attribute in partitionings_by_relation[relation]] for relation in order[1:])
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
 """Cost model of sliding joins: stored rows, rows sent to probe, and hops until a result is complete.
 
 A probe order is a tuple of relations; rows of the first relation start. Step j sends the rows joined from the first j relations
-to the store of the next: one copy if the rows determine the partition of the store, otherwise one copy for each partition. Two
-cardinality models count these rows: over the complete history of relations of known sizes, or per second for relations with rates
-and windows.
+to the store of the next: one copy if the rows determine the partition of the store, otherwise one copy for each partition. A
+cardinality model counts these rows per second, for relations with rates and windows.
 
-`estimate_sliding_join_costs` charges rows sent to be stored or to probe, pairs tried, and rows found, each shared
-step once. The standalone
-cost of a query is estimated along its current probe orders, those that it shares included.
+`estimate_sliding_join_costs` charges rows sent to be stored or to probe, pairs tried, and rows found, each shared step once. The
+standalone cost of a query is estimated along its current probe orders, those that it shares included.
 """
 
 from __future__ import annotations
@@ -44,47 +42,6 @@ class CardinalityModel(Protocol):
 
     def estimate_pair_cost(self, prefix: Sequence[JoinGraph], store: JoinGraph, within: JoinGraph) -> float:
         """Return what comparing the rows joined from these relations with those of a store costs, in rows sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryCardinality:
-    """Relations of known sizes, over their complete history; a predicate without selectivity passes all pairs.
-
-    Of the rows joined from j relations, one in j has the row of the starting relation as its latest. `last_only` counts only
-    these; otherwise all rows count, whichever arrived last.
-    """
-
-    sizes: Mapping[str, float]
-    selectivities: Mapping[JoinPredicate, float] = field(default_factory=dict)
-    last_only: bool = True
-    _known_rows: dict[JoinGraph, float] = field(init=False, repr=False, compare=False, default_factory=dict)
-
-    def estimate_stored(self, relation: JoinGraph) -> float:
-        """Return the size of a relation: the product of sizes and selectivities."""
-        rows = self._known_rows.get(relation)
-        if rows is None:
-            size = math.prod(self.sizes[name] for name in relation.relations)
-            rows = size * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
-            self._known_rows[relation] = rows
-        return rows
-
-    def estimate_arrivals(self, relation: JoinGraph) -> float:
-        """Return the size of a relation: each of its rows is computed and stored once."""
-        return self.estimate_stored(relation)
-
-    def estimate_sent(self, prefix: Sequence[JoinGraph], within: JoinGraph) -> float:
-        """Return the total number of rows of the prefix whose latest row is of the first relation."""
-        rows = self.estimate_stored(within.subgraph(_iter_inputs(prefix)))
-        return rows / len(prefix) if self.last_only else rows
-
-    def estimate_pair_cost(
-        self,
-        prefix: Sequence[JoinGraph],  # noqa: ARG002  a model for windows needs them
-        store: JoinGraph,  # noqa: ARG002
-        within: JoinGraph,  # noqa: ARG002
-    ) -> float:
-        """Return 0: the model of complete histories counts rows that are sent."""
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +147,6 @@ def estimate_step_costs(
         copies = count_copies(order[j], by, order[:j], within, tasks.get(order[j], 1))
         costs.append(sent * copies + cardinalities.estimate_pair_cost(order[:j], order[j], within))
     return costs
-
-
-def estimate_task_counts(
-    relations: Iterable[JoinGraph], cardinalities: CardinalityModel, capacity: float
-) -> dict[JoinGraph, int]:
-    """Return the number of tasks that a store of each relation needs if one task holds `capacity` rows."""
-    # sizes are products of fractions: round before the ceiling, or rounding errors add a task
-    return {relation: max(1, math.ceil(round(cardinalities.estimate_stored(relation) / capacity, 6))) for relation in relations}
 
 
 _SECONDS_PER_NANO = 1e-9

@@ -12,17 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.planner.join.candidates import (
-    STORAGE_WEIGHT,
     CandidateOrders,
     OrderChoice,
     OrderTarget,
-    build_strategy,
-    generate_candidates,
     list_targets,
 )
-from headrace.planner.join.cost import CardinalityModel
-from headrace.planner.join.join_graph import JoinGraph
-from headrace.planner.join.strategy import JoinStrategy, SolverReport
 
 MAX_ROUNDS = 4  # passes over all orders
 MAX_COMPARISONS = 300_000  # orders whose cost is estimated
@@ -50,14 +44,6 @@ def improve_choice(
     state.take_initial_orders(initial_orders)
     state.improve_until_stable(rounds)
     return state.to_choice()
-
-
-def optimize_greedily(
-    queries: Sequence[JoinGraph], cardinalities: CardinalityModel, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
-) -> JoinStrategy:
-    """Return the greedy strategy for queries."""
-    candidate_orders = generate_candidates(queries, cardinalities, tasks, storage_weight=storage_weight)
-    return build_strategy(candidate_orders, choose_greedily(candidate_orders), SolverReport("greedy", 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,18 +60,6 @@ class JoinPredicate:
         return self.text
 
 
-def make_equality(left: Attribute, right: Attribute) -> JoinPredicate:
-    """Return the equality of two attributes."""
-    first, second = sorted((left, right))
-    return JoinPredicate((first.relation, second.relation), f"{first} = {second}", (first, second))
-
-
-def make_theta_predicate(left: str, right: str, text: str) -> JoinPredicate:
-    """Return a condition between two inputs that is not an equality."""
-    first, second = sorted((left, right))
-    return JoinPredicate((first, second), text)
-
-
 @record("join-graph")
 @dataclass(frozen=True, slots=True)
 class JoinGraph:

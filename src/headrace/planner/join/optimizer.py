@@ -134,11 +134,3 @@ class _SeparatePlans:
             )
             self.strategies.extend(alone)
         return merge_common_subplans(self.strategies, self.cardinalities, self.tasks, storage_weight=objective.storage_weight)
-
-
-def optimize_sliding_joins(
-    queries: Sequence[JoinGraph], cardinalities: CardinalityModel, tasks: int, objective: Objective = DEFAULT_OBJECTIVE
-) -> JoinStrategy:
-    """Return the cheapest strategy that is found for all queries together, by rows sent; see `optimize_jointly`."""
-    strategies = optimize_jointly(queries, cardinalities, tasks, objective).strategies
-    return min((strategies[name] for name in ("ilp", "greedy", "common") if name in strategies), key=lambda each: each.total_cost)

@@ -8,24 +8,19 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, TD, TU, UD, labels, names
 
-from headrace.planner.join.candidates import (
+from headrace.planner.join.candidates import generate_candidates, list_targets
+from headrace.planner.join.cost import WindowCardinality, estimate_step_costs
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, input_relation
+from headrace.planner.join.strategy import PartitionedStore
+from support.join_models import (
+    HistoryCardinality,
     enumerate_partitioned_stores,
     enumerate_probe_orders,
     find_partitionings,
-    generate_candidates,
     list_intermediates,
-    list_targets,
-)
-from headrace.planner.join.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
-from headrace.planner.join.join_graph import (
-    Attribute,
-    JoinGraph,
-    JoinPredicate,
-    input_relation,
     make_equality,
     make_theta_predicate,
 )
-from headrace.planner.join.strategy import PartitionedStore
 from support.random_join_graphs import JoinEnvironment, draw_workload
 
 

@@ -7,9 +7,10 @@ from two_queries import FIGURES, Q1, Q2
 
 from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
 from headrace.planner.join.candidates import generate_candidates, list_targets, price_choice, prune_choice
-from headrace.planner.join.greedy import choose_greedily, improve_choice, optimize_greedily
-from headrace.planner.join.optimizer import Objective, optimize_sliding_joins
+from headrace.planner.join.greedy import choose_greedily, improve_choice
+from headrace.planner.join.optimizer import Objective
 from support.exhaustive_join_search import compute_cost
+from support.join_models import optimize_greedily, optimize_sliding_joins
 from support.random_join_graphs import draw_workload
 
 

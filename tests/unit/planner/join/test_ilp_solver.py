@@ -11,12 +11,13 @@ from two_queries import FIGURES, Q1, Q2, labels
 
 from headrace.planner.join.baselines import optimize_individually
 from headrace.planner.join.candidates import build_strategy, generate_candidates
-from headrace.planner.join.cost import HistoryCardinality, WindowCardinality
-from headrace.planner.join.greedy import choose_greedily, optimize_greedily
+from headrace.planner.join.cost import WindowCardinality
+from headrace.planner.join.greedy import choose_greedily
 from headrace.planner.join.ilp import build_program, solve_program
-from headrace.planner.join.join_graph import JoinGraph, make_theta_predicate
-from headrace.planner.join.optimizer import Objective, optimize_jointly, optimize_sliding_joins
+from headrace.planner.join.join_graph import JoinGraph
+from headrace.planner.join.optimizer import Objective, optimize_jointly
 from support.exhaustive_join_search import compute_cost, find_least_cost
+from support.join_models import HistoryCardinality, make_theta_predicate, optimize_greedily, optimize_sliding_joins
 from support.random_join_graphs import JoinEnvironment, draw_workload
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from join_settings import draw_setting, list_connected_parts, list_connected_trees
 
-from headrace.planner.join.cost import HistoryCardinality, count_copies
-from headrace.planner.join.join_graph import Attribute, JoinGraph, make_equality, make_theta_predicate
+from headrace.planner.join.cost import count_copies
+from headrace.planner.join.join_graph import Attribute, JoinGraph
 from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
@@ -21,6 +21,7 @@ from headrace.planner.join.join_trees import (
     partition_tree,
 )
 from headrace.planner.join.probe_orders import JoinCostModel, find_greedy_order, find_probe_orders
+from support.join_models import HistoryCardinality, make_equality, make_theta_predicate
 from support.join_tree_search import find_best_partitioned_tree, find_best_partitioning, optimize_left_deep, partition_orders
 
 

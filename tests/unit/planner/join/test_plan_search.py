@@ -13,12 +13,13 @@ from headrace.model.sliding_join_options import PlanSearch, PlanTarget, SlidingJ
 from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
 from headrace.planner.join.candidates import MAX_STEPS, generate_candidates, list_targets
 from headrace.planner.join.cost import WindowCardinality, estimate_by_default
-from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality, make_theta_predicate
-from headrace.planner.join.optimizer import Objective, optimize_jointly, optimize_sliding_joins
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate
+from headrace.planner.join.optimizer import Objective, optimize_jointly
 from headrace.planner.join.plan_comparison import PlanComparison, format_comparison
 from headrace.planner.join.plan_search import compare_plans, estimate_choice
 from headrace.planner.join.tree_plans import TREE_SEARCHES, plan_trees
 from support.examples import scale_examples
+from support.join_models import make_equality, make_theta_predicate, optimize_sliding_joins
 from support.sliding_join_plans import make_join
 
 UNBOUNDED = math.inf

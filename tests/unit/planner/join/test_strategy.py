@@ -11,16 +11,10 @@ from collections import Counter
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, labels
 
-from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality
-from headrace.planner.join.optimizer import Objective, optimize_sliding_joins
-from headrace.planner.join.strategy import (
-    JoinProbePlan,
-    JoinStrategy,
-    PartitionedStore,
-    ProbeOrder,
-    SolverReport,
-    build_probe_trees,
-)
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
+from headrace.planner.join.optimizer import Objective
+from headrace.planner.join.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
+from support.join_models import build_probe_trees, make_equality, optimize_sliding_joins
 from support.random_join_graphs import draw_workload
 
 R, S, T = (input_relation(name) for name in "RST")
