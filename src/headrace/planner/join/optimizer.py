@@ -48,6 +48,7 @@ class Objective:
 
 
 DEFAULT_OBJECTIVE = Objective()
+_PROVEN_GAP = 1e-9  # gaps up to this are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def optimize_jointly(
         candidate_orders,
         greedy,
         time_limit=objective.time_limit,
-        gap=objective.gap,
+        gap=0.0 if is_single else objective.gap,  # as for the single queries that all plans are compared with
         find_another=find_another,
     )
     strategies = {
@@ -104,7 +105,7 @@ def optimize_jointly(
     }
     if is_single:
         return JointOptimization({**strategies, "common": strategies["ilp"]}, strategies["ilp"].total_cost)
-    if compare or separate.strategies:
+    if compare or separate.strategies or report.gap > _PROVEN_GAP:
         strategies["common"] = separate.merge()
     return JointOptimization(strategies, math.fsum(plan.total_cost for plan in separate.strategies) or None)
 
