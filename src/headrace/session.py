@@ -21,13 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import Range, Source
+from headrace.connectors import Source
 from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
 from headrace.runtime.backend import BackendStart, probe_backend, to_source
@@ -70,7 +71,10 @@ class Session(ReportingSession):
         backend: str = "spark",
         partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
-        multiway: str = "global",
+        sliding_plan: str = "auto",
+        sliding_target: str = "probes",
+        sliding_budget: int | None = None,
+        sliding_sharing: bool = True,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -94,7 +98,9 @@ class Session(ReportingSession):
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
         - `partitions`: the number of key partitions, or "auto" (by parallelism and load); by default as in the checkpoint.
         - `rows_per_batch`: about how many rows a micro-batch reads from each stream at most.
-        - `multiway`: how joins in SLIDING windows share: "global" (least total cost), "common" (equal sub-plans) or "none".
+        - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
+          "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
+          with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -112,6 +118,7 @@ class Session(ReportingSession):
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
+        sliding_joins = SlidingJoinOptions.parse(sliding_plan, sliding_target, sliding_budget, is_shared=sliding_sharing)
         self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
@@ -122,7 +129,7 @@ class Session(ReportingSession):
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins)
             self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)
@@ -140,8 +147,7 @@ class Session(ReportingSession):
         self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of, self._checkpoint.identity)
         self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
-        is_new = self._coordinator.state.batch < 0
-        self._delivery = ResultDelivery(self._checkpoint, is_new=is_new, on_failure=self._fail_query, limits=limits)
+        self._delivery = ResultDelivery(self._checkpoint, is_new=self.last_batch < 0, on_failure=self._fail_query, limits=limits)
         self._cleanup.appendleft(self._delivery.close)
         self._coordinator.list_needed_files = self._delivery.list_needed_files
         self.statistics = SessionStatistics(self._coordinator, self._observer)
@@ -154,8 +160,7 @@ class Session(ReportingSession):
 
     def _deliver_results(self) -> None:
         """Queue committed rows for the sinks that the driver serves."""
-        state = self._coordinator.state
-        self._delivery.submit(self._registry.records, state.deliveries, state.batch)
+        self._delivery.submit(self._registry.records, self._coordinator.state.deliveries, self.last_batch)
 
     def create_stream(
         self,
@@ -232,7 +237,7 @@ class Session(ReportingSession):
         - `name`: a unique name; by default `q1`, `q2`, and so on.
         - `sink`, or several as `sinks`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR",
           "jsonl:DIR", a function of an Arrow table, or a sink such as `hr.ParquetSink` or `hr.KafkaSink`.
-        - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
+        - `past`: backfill a join in SLIDING windows from the state of live queries, for all inputs but one (see `Query.note`).
         - `owner`: recorded with the query, without further effect.
         - `budget`: what the query may use in a micro-batch, as for `Session`; limits that it does not name are the session's.
 
@@ -534,11 +539,6 @@ class Session(ReportingSession):
     def has_work(self) -> bool:
         """Return whether a source has new rows, or an interrupted batch must be run again."""
         return self._coordinator.has_work()
-
-    def list_last_ranges(self) -> tuple[Range, ...]:
-        """Return the input ranges of the last micro-batch."""
-        entry = self._checkpoint.read_log_entry(self.last_batch)
-        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
     def checkpoint_path(self) -> Path | None:

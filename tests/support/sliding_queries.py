@@ -93,7 +93,8 @@ def _side(random: Random, number: int) -> Side:
     stream = random.choice(("alpha", "beta"))
     chosen = predicate(random) if random.random() < 0.15 else None
     lateness = random.choice(_LATENESS)
-    lengths = (duration_text(random.choice(_RANGES)), *((duration_text(lateness),) if lateness else ()))
+    length = "UNBOUNDED" if random.random() < 0.05 else duration_text(random.choice(_RANGES))
+    lengths = (length, *((duration_text(lateness),) if lateness else ()))
     return Side(f"t{number}", stream, lengths, chosen)
 
 

@@ -420,6 +420,30 @@ class ShuffleBlock:
 
 
 @dataclass(slots=True)
+class StoreCounts:
+    """The work at a state store of sliding joins in a partition.
+
+    - `rows_in`: rows inserted, `probes`: rows that looked for partners, `matches`: joined rows.
+    - `pairs`: pairs of rows that look-ups yielded, of which windows and conditions were checked.
+    - `delayed`: rows that waited for a later level, because the store was not complete yet.
+    """
+
+    rows_in: int = 0
+    probes: int = 0
+    pairs: int = 0
+    matches: int = 0
+    delayed: int = 0
+
+    def add(self, other: StoreCounts) -> None:
+        """Add the counts of another level, micro-batch or partition."""
+        self.rows_in += other.rows_in
+        self.probes += other.probes
+        self.pairs += other.pairs
+        self.matches += other.matches
+        self.delayed += other.delayed
+
+
+@dataclass(slots=True)
 class ReduceReport:
     """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
@@ -441,6 +465,7 @@ class ReduceReport:
     join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    store_counts: dict[int, StoreCounts] = field(default_factory=dict)
     sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
     input_rows: dict[str, int] = field(default_factory=dict)
     split_hash: int | None = None

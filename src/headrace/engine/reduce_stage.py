@@ -23,6 +23,7 @@ from headrace.engine.batch_job import (
     SessionRef,
     ShuffleBlock,
     StateRef,
+    StoreCounts,
 )
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.accumulators import PartialAggregate
@@ -146,6 +147,7 @@ class _ReduceTask:
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
+        self.store_counts: dict[int, StoreCounts] = {}
 
     def run(self) -> tuple[ReduceReport, dict[int, LevelMessage]]:
         """Evaluate windows and joins, send messages, write results and state."""
@@ -168,7 +170,7 @@ class _ReduceTask:
             self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
-        report.sink_files = self.result_writer.sink_files
+        report.sink_files, report.store_counts = self.result_writer.sink_files, self.store_counts
         counts = Counter[str]()
         for block in self.blocks:
             counts.update(block.count_rows())
@@ -317,7 +319,7 @@ class _ReduceTask:
         with blame("sliding join", (query.id for query in queries), self.failures):
             segment_refs = join_level.run(arrived_rows)
             self.new_segments = state_store.new_segments
-        self.probe_counts = join_level.probe_counts
+        self.probe_counts, self.store_counts = join_level.probe_counts, dict(join_level.store_counts)
         return segment_refs
 
     def _get_watermark_after(self, query: NormalizedJoin) -> int:

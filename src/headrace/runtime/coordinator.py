@@ -29,6 +29,7 @@ from headrace.errors import (
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.partition_map import PartitionMap
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
@@ -49,7 +50,7 @@ from headrace.runtime.engine_state import EngineState, StreamState, describe_str
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, PartitionSetting, parse_partitions
-from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
+from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer
 from headrace.runtime.sink_publication import SWEEP_INTERVAL, SinkPublisher
 from headrace.runtime.sink_queue import NeededFiles
 from headrace.sql import Catalog
@@ -92,7 +93,7 @@ class Coordinator:
         backend: Backend,
         partitions: PartitionSetting | None,
         rows_per_batch: int,
-        multiway: str = "global",
+        sliding_joins: SlidingJoinOptions = SlidingJoinOptions(),  # noqa: B008  a frozen value
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
@@ -105,7 +106,7 @@ class Coordinator:
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
-        self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
+        self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(options=sliding_joins))
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
@@ -309,7 +310,7 @@ class Coordinator:
         with blame("planning", _list_added(entry)):
             state = self.state.snapshot()
             state.begin_batch(entry.partition_map, {name: (d.stream, d.source) for name, d in entry.streams.items()})
-            live = epochs.apply_commands(state, self.live_queries, entry.commands)
+            live = epochs.apply_commands(state, self.live_queries, entry.commands, is_shared=entry.sharing != "none")
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
             epochs.replan_streams(state, live, partial(self._write_plan, state))
@@ -477,8 +478,8 @@ class Coordinator:
         for query in self.state.live_queries():
             self.live_queries[query.id] = epochs.recover_query(self.state, query)
             self._write_query(self.live_queries[query.id], query.sink)
-        sharing = self.optimizers.sliding_joins.sharing
-        sliding_join_epochs.check_sharing_mode(self.sliding_join_plan, self.live_queries, sharing)
+        is_shared = self.optimizers.sliding_joins.options.is_shared
+        sliding_join_epochs.check_sharing_mode(self.sliding_join_plan, self.live_queries, is_shared=is_shared)
 
     def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""

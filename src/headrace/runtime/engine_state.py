@@ -131,6 +131,7 @@ class QueryState:
     late_rows: dict[str, int] = field(default_factory=dict)
     join_order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join
     backfills: tuple[Backfill, ...] = ()  # of a sliding join
+    note: str = ""  # for the user: what a backfill has covered, or why there is none
     owner: str = ""
     budget: QueryBudget | None = None  # by default that of the session
     schema: Schema | None = None  # the columns, of an ended query: its streams may be dropped, or declared differently

@@ -37,7 +37,9 @@ def next_epoch_start(seen: int) -> int:
     return MIN_TIME if seen == MIN_TIME else seen + 1
 
 
-def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command]) -> dict[int, LiveQuery]:
+def apply_commands(
+    state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command], *, is_shared: bool = True
+) -> dict[int, LiveQuery]:
     """Record added and removed queries and dropped streams in the state of the batch; return the live queries of the batch.
 
     A query that cannot be bound fails alone: an earlier version accepted it, or there was more stack left.
@@ -60,9 +62,14 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
     live = {query.id: query for query in _apply_changelog(state, before, changelog)}
     for part, add in additions:
         live_query = live[part.id]
-        if add.past:
-            live_query = live[part.id] = sliding_join_epochs.add_backfill(live_query, before, state)
+        note = ""
+        if add.past and not is_shared:
+            note = "not backfilled: queries do not share state stores (sliding_sharing=False)"
+        elif add.past:
+            live_query, note = sliding_join_epochs.add_backfill(live_query, before, state)
+            live[part.id] = live_query
         state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
+        state.queries[part.id].note = note
     for command in commands:
         if isinstance(command, RemoveQuery) and command.id in state.queries:
             ended, plan = state.queries[command.id], before.get(command.id)

@@ -209,6 +209,16 @@ class _MetricsCollector:
             for key, count in counts.items():
                 metric.add_metric(list(key), count)
             yield metric
+        for figure, text in (
+            ("rows_in", "Rows inserted into stores of joins in SLIDING windows."),
+            ("probes", "Rows that looked for partners in such stores."),
+            ("pairs", "Pairs of rows whose windows and conditions were checked."),
+            ("delayed", "Rows that waited for a later stage, because a store was not complete."),
+        ):
+            work = CounterMetricFamily(f"headrace_store_{figure}", text, labels=["partition"])
+            for partition, store_counts in totals.store_totals.items():
+                work.add_metric([partition], getattr(store_counts, figure))
+            yield work
         unread = GaugeMetricFamily("headrace_stream_lag_rows", "Rows not read yet, where the source knows.", labels=["stream"])
         for name, lag in statistics.count_lag().items():
             unread.add_metric([name], lag)

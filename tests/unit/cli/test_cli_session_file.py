@@ -42,6 +42,13 @@ def load_refused(tmp_path: Path, text: str) -> str:
             "checkpoints = 'x'\n" + STREAM + QUERY,
             "keys: checkpoint, rows_per_batch, master, partitions, functions, changes_per_batch, change_delay, ",
         ),
+        ("[sliding_joins]\nplans = 3\n" + STREAM + QUERY, "unknown key 'sliding_joins.plans'"),
+        (
+            "[sliding_joins]\nplan = 'best'\n" + STREAM + QUERY,
+            "'sliding_joins.plan' in .* is 'best'\nhint: choose one of: auto, ",
+        ),
+        ("[sliding_joins]\nbudget = -3\n" + STREAM + QUERY, "'sliding_joins.budget' in .* is -3"),
+        ("[sliding_joins]\nsharing = 'no'\n" + STREAM + QUERY, "'sliding_joins.sharing' in .* is a string"),
         ("rows_per_batch = 'x'\n" + STREAM + QUERY, "'rows_per_batch' in .* is a string, but must be an integer"),
         ("partitions = 'many'\n" + STREAM + QUERY, "'partitions' in .* is 'many'"),
         ("changes_per_batch = 0\n" + STREAM + QUERY, "invalid changes_per_batch 0"),

@@ -83,6 +83,8 @@ def _add_input(query, side: Side):
 
 
 def _parse_length(text: str) -> str:
+    if text == "UNBOUNDED":
+        return text
     number, unit = re.search(r"(\d+)'?\s*(\w+)", text).groups()
     return f"{number} {unit}"
 

@@ -45,9 +45,10 @@ _LIVE_TIMEOUT_S = 120.0
 class HeadraceAdapter:
     """The adapter of headrace."""
 
-    def __init__(self, multiway: str = "global", backend: str = "spark") -> None:
-        """Create the adapter; `multiway` and `backend` are the parameters of `Session`."""
-        self._multiway, self._backend = multiway, backend
+    def __init__(self, *, sliding_plan: str = "auto", sliding_sharing: bool = True, backend: str = "spark") -> None:
+        """Create the adapter; all are parameters of `Session`."""
+        self._sliding_joins: dict[str, Any] = {"sliding_plan": sliding_plan, "sliding_sharing": sliding_sharing}
+        self._backend = backend
         self._session: Session | None = None
         self._deployment: SparkDeployment | None = None
         self._status_watcher = QueryStatusWatcher()
@@ -90,7 +91,7 @@ class HeadraceAdapter:
             options["backend"] = self._backend
             checkpoints = [str(config.scratch / name) for name in ("warm-up", "checkpoint")]
         warm_up_workers(checkpoints[0], config, options)
-        self._session = Session(checkpoints[1], multiway=self._multiway, **options)
+        self._session = Session(checkpoints[1], **self._sliding_joins, **options)
 
     def _add_query(self, bench_query: BenchQuery) -> Query | None:
         assert self._session is not None

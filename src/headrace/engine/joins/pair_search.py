@@ -169,6 +169,8 @@ class PairSearch:
         self._plan, self._meter = plan, meter
         self._row_count, self._probe = probe.row_count, probe
         self._block_size = 1 << max(0, (MAX_RANGES // (2 * max(1, len(plan.groups)))).bit_length() - 1)
+        self.pair_count = 0
+        """The pairs of rows that were compared so far, for all queries together."""
         self.checks: dict[Expression, QueryBitmaps] = dict(plan.conditions)
         """The conditions still to be evaluated on the pairs found so far, each for the queries that need it."""
 
@@ -204,12 +206,15 @@ class PairSearch:
             by_choice[choice].append((group, ranges))
         for choice, parts in by_choice.items():
             if not choice and self._plan.looped:
-                ((group, _),) = parts
+                ((group, ranges),) = parts
+                self.pair_count += ranges.count_pairs()
                 yield from loop_over_pairs(probe, indexes.evaluate, build_sets, group.users, self._plan.looped, limits)
                 continue
             order = _get_indexes(choice, indexes)[0].order if choice else None
             rows, pieces, sets = _merge_ranges(parts, probe.sets)
-            for pairs in find_pairs(Candidates(pieces, order), sets, build_sets, _take_limits(limits, rows)):
+            candidates = Candidates(pieces, order)
+            self.pair_count += candidates.pair_count
+            for pairs in find_pairs(candidates, sets, build_sets, _take_limits(limits, rows)):
                 yield pairs if rows is None else replace(pairs, probe_ids=rows[pairs.probe_ids])
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.engine.batch_job import BatchJob, SegmentRef
+from headrace.engine.batch_job import BatchJob, SegmentRef, StoreCounts
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins import index
@@ -48,6 +48,12 @@ class Prober:
         self._max_times = np.maximum.reduce([event_times for event_times, _ in times])
         self._time_limits = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
         self._keys = [combine_chunks(rows.evaluate(left)) for left, _ in loaded.probe.keys]
+        self._looked_up_pairs = 0
+
+    @property
+    def pair_count(self) -> int:
+        """The pairs of probe and stored rows that were compared so far."""
+        return self._looked_up_pairs + (0 if self._search is None else self._search.pair_count)
 
     @property
     def time_span(self) -> tuple[int, int]:
@@ -66,6 +72,7 @@ class Prober:
             return self._search.find_pairs(segment.indexes, sets, limits)
         candidates = search_hashes(segment.indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
         self._meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
+        self._looked_up_pairs += candidates.pair_count
         return index.find_pairs(candidates, self._rows.sets, sets, limits)
 
     def join_pairs(self, pairs: RowPairs, stored: JoinedRows, delta_masks: Bitmasks) -> JoinedRows:
@@ -101,6 +108,7 @@ class SlidingJoinLevel:
         self._loaded_plan, self._plan = state_store.loaded_plan, state_store.loaded_plan.plan
         self.probe_counts: dict[int, tuple[int, int]] = {}
         """Input rows and output rows of each probe, by its number."""
+        self.store_counts: defaultdict[int, StoreCounts] = defaultdict(StoreCounts)
 
     def run(self, routed_rows: Sequence[RoutedRows]) -> list[SegmentRef]:
         """Insert and probe the rows that arrived; return the segments that are retained."""
@@ -110,10 +118,12 @@ class SlidingJoinLevel:
             if address.level == self._level:
                 storing[address.store].append(rows)
             else:
+                self.store_counts[address.store].delayed += rows.row_count
                 self._outbox.send_rows(self._partition, address, rows)
         for probe_address, rows in select_routed(routed_rows, ProbeAddress):
             self._queue_probe(probe_address, rows, probing)
         for store, segments in storing.items():
+            self.store_counts[store].rows_in += sum(rows.row_count for rows in segments)
             self._state_store.insert_rows(store, segments)
         if self._level == 0:
             self._queue_stored_rows(storing, probing)
@@ -128,6 +138,8 @@ class SlidingJoinLevel:
         if self._loaded_plan.probe_specs[address.probe].level == self._level:
             probing[address.probe].append(rows)
         else:
+            store = self._loaded_plan.probe_specs[address.probe].store_number
+            self.store_counts[store].delayed += rows.row_count
             self._outbox.send_rows(self._partition, address, rows)
 
     def _queue_stored_rows(self, storing: dict[int, list[RowSegment]], probing: dict[int, list[RowSegment]]) -> None:
@@ -144,9 +156,13 @@ class SlidingJoinLevel:
         if not rows.row_count:
             return
         input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
-        for matches in self._find_matches(probe, Prober(loaded, rows, self._output.meter), loaded.build_relations[0]):
+        prober, counts = Prober(loaded, rows, self._output.meter), self.store_counts[probe.store_number]
+        for matches in self._find_matches(probe, prober, loaded.build_relations[0]):
             output_rows += matches.row_count
+            counts.matches += matches.row_count
             self._forward_matches(probe, matches)
+        counts.probes += rows.row_count
+        counts.pairs += prober.pair_count
         self.probe_counts[probe.number] = (input_rows + rows.row_count, output_rows)
 
     def _find_matches(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[JoinedRows]:

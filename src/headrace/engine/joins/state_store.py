@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,14 +189,17 @@ class JoinStateStore:
         """Return whether a row that is not late could still match a row of a segment."""
         relations = {name for name, *_ in ref.spans}
         for query in self.loaded_plan.plan.queries:
-            if relations <= set(query.inputs) and self._get_first_batch(query) <= ref.newest_batch:
+            if relations <= set(query.inputs) and self._get_first_batch(query, relations) <= ref.newest_batch:
                 watermark = self._get_watermark(query)
                 if watermark == MIN_TIME or (watermark != MAX_TIME and self._is_within_retention(ref, query, watermark)):
                     return True
         return False
 
-    def _get_first_batch(self, query: NormalizedJoin) -> int:
-        return max((backfill.first_batch for backfill in query.backfills), default=self._job.first_batches[query.id])
+    def _get_first_batch(self, query: NormalizedJoin, relations: Iterable[str]) -> int:
+        """Return the first batch of which a query sees stored rows of some relations."""
+        first_batches = {backfill.relation: backfill.first_batch for backfill in query.backfills}
+        own = self._job.first_batches[query.id]
+        return max(first_batches.get(relation, own) for relation in relations)
 
     def _is_within_retention(self, ref: SegmentRef, query: NormalizedJoin, watermark: int) -> bool:
         return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)
