@@ -35,7 +35,7 @@ from headrace.query import Query
 from headrace.session import Session
 
 _WARM_UP_BATCHES, _WARM_UP_ROWS, _WARM_UP_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
-_SLIDING_WARM_UP_ROWS = 100_000  # fewer rows, each with a partner: sliding joins emit at once and keep all rows
+_JOIN_WARM_UP_ROWS = 100_000  # fewer rows, each with one partner in every other stream: results of joins grow with both
 _DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
 _TOPIC_ROWS_PER_BATCH = 1_000_000  # of stored input, which is all available: about a second of work
 _STATUS_POLL_S = 0.2  # seconds
@@ -198,10 +198,13 @@ def declare_stream(session: Session, config: SutConfig, name: str, source: Any) 
 
 
 def warm_up_workers(checkpoint: str, config: SutConfig, options: Mapping[str, Any]) -> None:
-    """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels."""
-    sliding = any("SLIDING(" in query.sql.get("headrace", "") for query in config.queries)
-    rows = _SLIDING_WARM_UP_ROWS if sliding else _WARM_UP_ROWS
-    distinct_values = rows * _WARM_UP_BATCHES if sliding else _WARM_UP_VALUES
+    """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels.
+
+    At the end all windows close, so that the kernels of joins and of results are loaded, too.
+    """
+    joins = any(" JOIN " in query.sql.get("headrace", "") for query in config.queries)
+    rows = _JOIN_WARM_UP_ROWS if joins else _WARM_UP_ROWS
+    distinct_values = rows * _WARM_UP_BATCHES if joins else _WARM_UP_VALUES
     with Session(checkpoint, **options) as session:
         sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
         for name, source in sources.items():
@@ -216,6 +219,7 @@ def warm_up_workers(checkpoint: str, config: SutConfig, options: Mapping[str, An
             for name, source in sources.items():
                 source.append(make_rows(config.get_stream(name).schema, batch * rows, rows, distinct_values))
             session.advance()
+        session.drain()
 
 
 def make_rows(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_UP_VALUES) -> pa.Table:
