@@ -22,7 +22,8 @@ from typing import Any
 
 import psutil
 
-from headrace.bench.measure.latency import DataThroughput, DeploymentRequest, LatencySeries, summarize_deployment
+from headrace.bench.measure.data_throughput import DataThroughput
+from headrace.bench.measure.latency import DeploymentRequest, LatencySeries, summarize_deployment
 from headrace.bench.measure.resources import ResourceSample, summarize_samples
 from headrace.bench.measure.statistics import DistributionSummary, Histogram
 from headrace.bench.measure.sustainable import TrialVerdict
@@ -145,6 +146,7 @@ class MeasuredRun:
             "slowest_data_throughput": data and data.slowest,
             "slowest_query": data and data.slowest_query,
             "overall_data_throughput": data and data.overall,
+            "data_throughput_by_query": data and {**data.rates, **dict.fromkeys(data.silent)},
             "throughput": self.throughput.to_json(),
             "resources": {
                 "summary": summarize_samples(self.resources),
@@ -155,7 +157,7 @@ class MeasuredRun:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> MeasuredRun:
         """Read the JSON form of `to_json`."""
-        slowest = value["slowest_data_throughput"]
+        by_query = value["data_throughput_by_query"]
         return cls(
             value["offered_rows_per_second"],
             value["read_rows_per_second"],
@@ -166,7 +168,13 @@ class MeasuredRun:
             ThroughputSeries.from_json(value["throughput"]),
             tuple(ResourceSample(**sample) for sample in value["resources"]["series"]),
             DeploymentLog.from_json(value["deployment_latency_s"]),
-            None if slowest is None else DataThroughput(slowest, value["slowest_query"], value["overall_data_throughput"]),
+            None
+            if by_query is None
+            else DataThroughput(
+                {name: rate for name, rate in by_query.items() if rate is not None},
+                value["overall_data_throughput"],
+                tuple(name for name, rate in by_query.items() if rate is None),
+            ),
         )
 
 
@@ -255,7 +263,7 @@ _COMMON_FIELDS = ("sut", "scenario", "queries", "repeat", "search", "started_at"
 _FIGURE_FIELDS = (
     "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
     "processing_time_latency_s", "deployment_latency_s", "query_throughput", "slowest_data_throughput", "slowest_query",
-    "overall_data_throughput", "throughput", "resources",
+    "overall_data_throughput", "data_throughput_by_query", "throughput", "resources",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from headrace.bench.driver.client import DriverProcess
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.measure.collector import ResultCollector
-from headrace.bench.measure.latency import Latencies, compute_data_throughput
+from headrace.bench.measure.latency import Latencies
 from headrace.bench.measure.sustainable import RateSearchResult, TrialVerdict, failed_verdict, search_rate
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.result import (
@@ -189,7 +189,7 @@ class ScenarioRunner:
                 self._verdicts = (*self._verdicts, trial.verdict)
                 contrast = f", though {sustainable:,.0f} was in the shorter trials of the search"
             return UnsustainedRun(f"{base:,.0f} rows/s was not sustained{contrast}: {trial.verdict.reason}")
-        return _collect_figures(trial, sustainable if self.rate is None else self.rate, scenario.peak_query_count)
+        return _collect_figures(trial, sustainable if self.rate is None else self.rate)
 
     @contextlib.contextmanager
     def start_system(self, queries: tuple[BenchQuery, ...], rate: float) -> Iterator[BenchRig]:
@@ -239,13 +239,12 @@ class _SearchTrials:
         return trial.verdict
 
 
-def _collect_figures(trial: TrialResult, sustainable: float | None, queries: int) -> MeasuredRun:
+def _collect_figures(trial: TrialResult, sustainable: float | None) -> MeasuredRun:
     latencies: Latencies = trial.latencies
-    read_rate = trial.verdict.drained or 0.0
     first = trial.statuses[0]
     return MeasuredRun(
         trial.offered_rate,
-        read_rate,
+        trial.verdict.drained or 0.0,
         trial.verdict.sustainable,
         sustainable,
         LatencyFigures(latencies.event_time, latencies.event_time_series),
@@ -257,5 +256,5 @@ def _collect_figures(trial: TrialResult, sustainable: float | None, queries: int
         ),
         trial.samples,
         DeploymentLog(trial.start_us, trial.requests),
-        compute_data_throughput({f"query {number}": read_rate for number in range(1, queries + 1)}),
+        trial.data_throughput,
     )

@@ -8,7 +8,7 @@ queries        add    add   remove …
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from typing import Protocol
 from headrace.bench.driver.client import DriverProcess, DriverStatus
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.measure.collector import Emissions, ResultCollector
+from headrace.bench.measure.data_throughput import DataThroughput, QueryLife, measure_data_throughput
 from headrace.bench.measure.latency import DeploymentRequest, Latencies, MeasurementPeriod, measure_latencies
 from headrace.bench.measure.resources import ResourceSample, ResourceSampler
 from headrace.bench.measure.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_until_certain
@@ -97,6 +98,7 @@ class TrialResult:
     start_us: int
     result_rows: int
     drained: bool
+    data_throughput: DataThroughput | None
 
     @property
     def offered_rate(self) -> float:
@@ -124,6 +126,8 @@ class _QueryRequests:
     unanswered: dict[tuple[str, str], int] = field(default_factory=dict)
     answered: list[DeploymentRequest] = field(default_factory=list)
     added_queries: dict[str, BenchQuery] = field(default_factory=dict)
+    live_since: dict[str, int] = field(default_factory=dict)  # of added queries, in microseconds since 1970
+    removed_at: dict[str, int] = field(default_factory=dict)
     has_removals: bool = False
 
     def send_due(self, second: float) -> None:
@@ -149,6 +153,7 @@ class _QueryRequests:
                 return f"query '{event.query}' was refused: {event.reason}"
             requested_us = self.unanswered.pop((event.event, event.query), None)
             if requested_us is not None:
+                (self.live_since if event.event == "live" else self.removed_at)[event.query] = event.at
                 self.answered.append(DeploymentRequest(event.query, requested_us, event.at, self._now_us()))
         last_line = self.sut.tail().splitlines()[-1:]
         return "" if alive else f"{self.sut.system} ended during the trial{': ' if last_line else ''}{''.join(last_line)}"
@@ -156,6 +161,14 @@ class _QueryRequests:
     def list_requests(self) -> tuple[DeploymentRequest, ...]:
         """Return all requests, also those without an answer."""
         return (*self.answered, *(DeploymentRequest(name, requested_us) for (_, name), requested_us in self.unanswered.items()))
+
+    def find_lives(self, initial: Iterable[str], period: MeasurementPeriod) -> dict[str, QueryLife]:
+        """Return when each query was live in the measured part; queries that never became live have no life."""
+        begins = {**dict.fromkeys(initial, period.measured_us), **self.live_since}
+        return {
+            name: QueryLife(max(period.measured_us, begin), min(period.stop_us, self.removed_at.get(name, period.stop_us)))
+            for name, begin in begins.items()
+        }
 
     def _now_us(self) -> int:
         return int(self.clock() * 1e6)
@@ -239,6 +252,7 @@ class TrialRunner:
         stopped = self.driver.start(None)
         drained = not state.failure and not state.overflowed and self._await_drain(state.requests)
         latencies = self._measure_latencies(offer, state, stopped)
+        data_throughput = self._measure_data_throughput(offer, state, stopped)
         removed = {name for step in offer.steps for name in step.remove}
         self.queries = {name: query for name, query in self._known_queries(state).items() if name not in removed}
         rows = sum(int(part.rows.sum()) for part in state.emissions)
@@ -252,6 +266,7 @@ class TrialRunner:
             state.start_us,
             rows,
             drained,
+            data_throughput,
         )
 
     def _observe_until(self, offer: OfferedLoad, state: _TrialState, until: float, report: ProgressCallback) -> TrialObservation:
@@ -280,8 +295,16 @@ class TrialRunner:
 
     def _measure_latencies(self, offer: OfferedLoad, state: _TrialState, stop: int) -> Latencies:
         state.emissions.append(self.collector.take())
-        period = MeasurementPeriod(state.start_us, state.start_us + int(offer.limits.warm_up * (stop - state.start_us)), stop)
+        period = _make_period(offer, state, stop)
         return measure_latencies(Emissions.concat(state.emissions), self._known_queries(state), self.driver.log(), period)
+
+    def _measure_data_throughput(self, offer: OfferedLoad, state: _TrialState, stop: int) -> DataThroughput | None:
+        period = _make_period(offer, state, stop)
+        lives = state.requests.find_lives(self.queries, period)
+        length_us = period.stop_us - period.measured_us
+        return measure_data_throughput(
+            Emissions.concat(state.emissions), self._known_queries(state), lives, self.driver.log(), length_us
+        )
 
     def _known_queries(self, state: _TrialState) -> dict[str, BenchQuery]:
         return {**self.queries, **state.requests.added_queries}
@@ -296,6 +319,11 @@ class TrialRunner:
             if waited >= _LAST_RESULTS_SECONDS and self.driver.status().backlog == 0:
                 return True
             self.sleep(_POLL_SECONDS)
+
+
+def _make_period(offer: OfferedLoad, state: _TrialState, stop: int) -> MeasurementPeriod:
+    """Return the period of a trial that ends at a time in microseconds; the warm-up is a share of it."""
+    return MeasurementPeriod(state.start_us, state.start_us + int(offer.limits.warm_up * (stop - state.start_us)), stop)
 
 
 def _find_failure(status: DriverStatus, state: _TrialState) -> str:

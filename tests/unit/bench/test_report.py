@@ -195,6 +195,7 @@ def test_every_figure_has_a_table(group):
 
 def test_groups_have_all_figures():
     everything = {"rate", "two-times", "latency-distribution", "latency-time", "reading", "backlog", "resources", "search"}
+    everything |= {"data-throughput"}
     assert set(draw_figures(AGGREGATION)) == everything
     assert set(draw_figures(SC1)) == everything | {"deployment"}
     assert len(draw_figures(AGGREGATION)["resources"].panels) == 9
@@ -372,3 +373,13 @@ def test_the_page_names_the_first_and_the_last_day_of_the_runs():
     later = [replace(run, origin=replace(run.origin, started_at=f"{day}T10:00:00+00:00")) for day in days]
     assert "<dt>date</dt><dd>2026-11-16 to 2026-11-18</dd>" in render_page(later)
     assert "<dt>date</dt><dd>2026-11-18</dd>" in render_page(later[1:2])
+
+
+def test_data_throughput_names_the_slowest_query_and_the_silent_ones():
+    rows = {row[:2]: row[2:] for row in draw_figures(AGGREGATION)["data-throughput"].rows}
+    _slowest, name, _overall, silent = rows["headrace", "64 queries"]
+    assert (name, silent) == ("q63", "4")
+    header, summary = make_summary_table(AGGREGATION)
+    row = summary[find_cell(AGGREGATION, "headrace", 8)]
+    assert {"slowest query, rows/s", "overall, rows/s"} <= set(header)
+    assert row[header.index("overall, rows/s")] != row[header.index("slowest query, rows/s")]

@@ -86,6 +86,7 @@ def test_a_search_finds_the_capacity_and_the_run_offers_a_lower_rate(monkeypatch
     assert bench_run.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
     assert bench_run.figures.offered_rate == pytest.approx(0.9 * bench_run.figures.sustainable_rate, rel=0.01)
     assert bench_run.figures.event_time_latency.histogram.count > 0
+    assert bench_run.figures.data_throughput.rates == {"q1": pytest.approx(3_000, rel=0.05)}  # of its results, not the read rate
     assert (bench_run.origin.versions["x"], bench_run.origin.settings) == ("1", {"y": 2})
     assert len(starts) >= 2  # the final run uses a newly started system
     assert bench_run.trials[0].rate == 4000

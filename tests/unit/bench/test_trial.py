@@ -64,6 +64,9 @@ class World:
     def event_time_before(self, stream: str, ends):
         return np.asarray(ends) - 1
 
+    def rows_before(self, stream: str, times):
+        return (np.asarray(times) - 1_000_000_000_000) * 3 // 1_000
+
     def pulled_at(self, stream: str, times):
         return np.asarray(times)
 
@@ -230,3 +233,20 @@ def test_a_lead_in_without_reads_times_out():
     world = World(0.0)
     make_trial_runner(world).run_lead_in(1000.0)
     assert world.now == pytest.approx(1_000_075, abs=10)  # one minute plus the drain timeout
+
+
+def test_data_throughput_is_measured_from_the_results_of_each_query_while_it_is_live():
+    """One result every second comes from q1; the stream has 3,000 rows/s, whatever rate is offered and read."""
+    step = ScenarioStep(10.0, (QUERIES[1],), ())
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0, steps=(step,)))
+    assert trial.data_throughput is not None
+    assert trial.data_throughput.rates == {QUERIES[0].name: pytest.approx(3_000.0, rel=0.05)}
+    assert trial.data_throughput.silent == (QUERIES[1].name,)
+    assert trial.data_throughput.overall == pytest.approx(3_000.0, rel=0.05)
+
+
+def test_a_removed_query_counts_until_it_is_removed():
+    step = ScenarioStep(25.0, (), (QUERIES[0].name,))
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0, steps=(step,)))
+    assert trial.data_throughput is not None
+    assert trial.data_throughput.overall == pytest.approx(3_000.0 / 2, rel=0.05)  # 15 of the 30 measured seconds
