@@ -117,7 +117,8 @@ class MeasuredRun:
     """The figures of a completed run.
 
     `offered_rate` is the mean over the run in rows/s, `read_rate` the rate read in the measured part, `sustained` whether the
-    system kept up. `sustainable_rate` is the result of the search, None without a search.
+    system kept up. `sustainable_rate` is the result of the search, None without a search; `sustainable_request_rate` that of a
+    search for requests to add and remove queries, in requests/s.
     """
 
     offered_rate: float
@@ -130,6 +131,7 @@ class MeasuredRun:
     resources: tuple[ResourceSample, ...] = ()
     deployments: DeploymentLog = DeploymentLog()
     data_throughput: DataThroughput | None = None
+    sustainable_request_rate: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under the names of the result document."""
@@ -143,6 +145,7 @@ class MeasuredRun:
             "processing_time_latency_s": self.processing_time_latency.to_json(),
             "deployment_latency_s": self.deployments.to_json(),
             "query_throughput": summarize_deployment(self.deployments.requests).requests_per_second,
+            "sustainable_requests_per_second": self.sustainable_request_rate,
             "slowest_data_throughput": data and data.slowest,
             "slowest_query": data and data.slowest_query,
             "overall_data_throughput": data and data.overall,
@@ -175,6 +178,7 @@ class MeasuredRun:
                 value["overall_data_throughput"],
                 tuple(name for name, rate in by_query.items() if rate is None),
             ),
+            value["sustainable_requests_per_second"],
         )
 
 
@@ -221,7 +225,7 @@ class BenchRun:
         """Drop the sustained trials and the figures of a failed run."""
         if isinstance(self.outcome, FailedRun):
             refused = tuple(
-                TrialVerdict(verdict.rate, verdict.sustainable, verdict.reason)
+                TrialVerdict(verdict.rate, verdict.sustainable, verdict.reason, unit=verdict.unit)
                 for verdict in self.trials
                 if not verdict.sustainable
             )
@@ -262,7 +266,8 @@ RESULT_FILE = "result.json"
 _COMMON_FIELDS = ("sut", "scenario", "queries", "repeat", "search", "started_at", "commit", "machine", "versions", "settings")
 _FIGURE_FIELDS = (
     "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
-    "processing_time_latency_s", "deployment_latency_s", "query_throughput", "slowest_data_throughput", "slowest_query",
+    "processing_time_latency_s", "deployment_latency_s", "query_throughput", "sustainable_requests_per_second",
+    "slowest_data_throughput", "slowest_query",
     "overall_data_throughput", "data_throughput_by_query", "throughput", "resources",
 )  # fmt: skip
 

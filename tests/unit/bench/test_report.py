@@ -383,3 +383,18 @@ def test_data_throughput_names_the_slowest_query_and_the_silent_ones():
     row = summary[find_cell(AGGREGATION, "headrace", 8)]
     assert {"slowest query, rows/s", "overall, rows/s"} <= set(header)
     assert row[header.index("overall, rows/s")] != row[header.index("slowest query, rows/s")]
+
+
+def test_the_sustainable_rate_of_requests_has_a_figure_and_its_search_its_unit():
+    measured = synthetic.run(load_scenario("query-throughput"), "headrace")
+    trials = tuple(replace(verdict, rate=verdict.rate / 1e5, unit="requests/s") for verdict in measured.trials)
+    figures = replace(measured.figures, sustainable_rate=None, sustainable_request_rate=71.0)
+    failed = replace(synthetic.run(load_scenario("query-throughput"), "flink", failed="too slow"), trials=trials)
+    (group,) = group_runs([replace(measured, outcome=figures, trials=trials), failed])
+    drawn = draw_figures(group)
+    assert drawn["query-throughput"].rows == (("headrace", "20 queries", "71.0"), ("flink", "20 queries", "failed: too slow"))
+    assert drawn["search"].header[3] == "requests/s"
+    assert {trial.unit for trial in failed.trials} == {"requests/s"}
+    header, rows = make_summary_table(group)
+    assert rows[find_cell(group, "headrace", 20)][header.index("requests/s")] == "71.0"
+    assert "Sustainable query throughput" in render_page(group.cells[0].runs)

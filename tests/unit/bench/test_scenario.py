@@ -229,3 +229,15 @@ def test_invalid_files_are_refused_with_the_location(text, message, help_):
     assert message in refusal.value.message
     assert "mine" in refusal.value.message
     assert help_ in str(refusal.value)
+
+
+@pytest.mark.parametrize("per_second", [0.5, 3.0, 10.0, 37.0, 400.0])
+def test_traffic_makes_its_requests_evenly_and_keeps_the_number_of_queries(per_second: float):
+    changes = load_scenario("query-throughput").with_traffic(per_second, 40.0).ad_hoc.list_changes(40.0)
+    assert all(change.add == change.remove for change in changes)
+    assert sum(2 * change.add for change in changes) == pytest.approx(40 * per_second, abs=max(2.0, 0.11 * per_second))
+    halfway = sum(2 * change.add for change in changes if change.at <= 20)
+    assert halfway == pytest.approx(20 * per_second, abs=max(2.0, 0.11 * per_second))
+    steps = load_scenario("query-throughput").with_traffic(per_second, 40.0).build_steps()
+    removed = [name for step in steps for name in step.remove]
+    assert removed == [f"q{number}" for number in range(1, len(removed) + 1)]  # the oldest first

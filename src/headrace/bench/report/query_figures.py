@@ -1,4 +1,4 @@
-"""Figures by query: the data throughput of each of them."""
+"""Figures by query: the data throughput of each of them, and the rate of requests to add and remove some."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from headrace.bench.report.plots import (
     PlotPanel,
     PlotSpec,
     ReportFigure,
+    colour_of,
+    format_rate,
     format_scaled,
     list_drawn_systems,
     list_drawn_values,
@@ -46,6 +48,47 @@ def draw_data_throughput(group: ScenarioGroup) -> ReportFigure | None:
     return ReportFigure(
         "data-throughput", "Data throughput of each query", note, tuple(panels), header, rows, list_drawn_systems(typical_runs)
     )
+
+
+def draw_request_rates(group: ScenarioGroup) -> ReportFigure | None:
+    """Return the sustainable rates of requests as bars; None where none was searched."""
+    rates = {cell: rate for cell in group.cells if (rate := cell.compute_confidence(lambda run: run.sustainable_request_rate))}
+    if not rates:
+        return None
+    has_several_values = len(group.parameter_values) > 1
+    names = {cell: f"{cell.sut} · {group.describe_cell(cell)}" if has_several_values else cell.sut for cell in group.cells}
+    drawn = sorted(group.cells, key=lambda cell: rates[cell].mean if cell in rates else 0.0)
+    values = [rates[cell].mean if cell in rates else 0.0 for cell in drawn]
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [names[cell] for cell in drawn],
+        "x": values,
+        "text": [format_scaled(rates[cell].mean) if cell in rates else "failed" for cell in drawn],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": [colour_of(cell.sut, group.systems) for cell in drawn]},
+        "hovertemplate": "%{y}: %{x:.3~s} requests/s<extra></extra>",
+        "width": 0.62,
+    }
+    across = make_axis("requests/s", range=[0, max(values) * 1.16], tickformat="~s", nticks=6)
+    height = max(220, 80 + 44 * len(drawn))
+    layout = make_layout(height, xaxis=across, yaxis=make_axis(showgrid=False))
+    note = (
+        "Requests to add and to remove queries, each batch sent after the acknowledgement of the one before: the highest rate at "
+        "which neither their queue nor the latency of deployment keeps growing, and the rate of rows is sustained."
+    )
+    rows = tuple(
+        (
+            cell.sut,
+            group.describe_cell(cell),
+            format_rate(rates[cell]) if cell in rates else f"failed: {'; '.join(cell.failures)}",
+        )
+        for cell in group.cells
+    )
+    panel = PlotPanel({"data": [bar], "layout": layout})
+    header = ("system", "queries", "sustainable requests/s")
+    return ReportFigure("query-throughput", "Sustainable query throughput", note, (panel,), header, rows)
 
 
 def _make_rank_curve(group: ScenarioGroup, cell: ResultCell, data: DataThroughput) -> PlotSpec:
