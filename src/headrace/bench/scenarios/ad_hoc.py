@@ -90,19 +90,23 @@ class Sc2Schedule:
 
 @dataclass(frozen=True, slots=True)
 class TrafficSchedule:
-    """Keep `queries` queries live and make `per_second` requests each second, evenly: one half adds, the other removes."""
+    """Make `per_second` requests each second, evenly: one half adds queries, the other removes the oldest ones.
+
+    `queries` are live at any time, beside the first `kept` ones, which stay and show how requests affect running queries.
+    """
 
     queries: int
     per_second: float
+    kept: int = 5
 
     def __post_init__(self) -> None:
         """Reject a schedule that never changes."""
-        _require_positive(self, "queries", "per_second")
+        _require_positive(self, "queries", "per_second", "kept")
 
     @property
     def initial(self) -> int:
         """The number of queries at the start."""
-        return self.queries
+        return self.queries + self.kept
 
     def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Replace whole queries at every tick, at most `queries` of them."""

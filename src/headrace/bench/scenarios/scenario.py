@@ -191,7 +191,8 @@ class Scenario:
         """Return the query changes; the longest-lived queries are removed first."""
         changes = self.ad_hoc.list_changes(self.seconds) if self.ad_hoc else ()
         all_queries = self.workload.query_generator.queries(self.initial_count + sum(change.add for change in changes))
-        oldest, newest, steps = 0, self.initial_count, []
+        oldest = self.ad_hoc.kept if isinstance(self.ad_hoc, TrafficSchedule) else 0
+        newest, steps = self.initial_count, []
         for change in changes:
             removed = all_queries[oldest : oldest + change.remove]
             steps.append(
