@@ -132,6 +132,7 @@ class MeasuredRun:
     deployments: DeploymentLog = DeploymentLog()
     data_throughput: DataThroughput | None = None
     sustainable_request_rate: float | None = None
+    component_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under the names of the result document."""
@@ -150,6 +151,7 @@ class MeasuredRun:
             "slowest_query": data and data.slowest_query,
             "overall_data_throughput": data and data.overall,
             "data_throughput_by_query": data and {**data.rates, **dict.fromkeys(data.silent)},
+            "component_seconds": dict(self.component_seconds),
             "throughput": self.throughput.to_json(),
             "resources": {
                 "summary": summarize_samples(self.resources),
@@ -179,6 +181,7 @@ class MeasuredRun:
                 tuple(name for name, rate in by_query.items() if rate is None),
             ),
             value["sustainable_requests_per_second"],
+            value["component_seconds"],
         )
 
 
@@ -268,7 +271,7 @@ _FIGURE_FIELDS = (
     "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
     "processing_time_latency_s", "deployment_latency_s", "query_throughput", "sustainable_requests_per_second",
     "slowest_data_throughput", "slowest_query",
-    "overall_data_throughput", "data_throughput_by_query", "throughput", "resources",
+    "overall_data_throughput", "data_throughput_by_query", "component_seconds", "throughput", "resources",
 )  # fmt: skip
 
 

@@ -316,4 +316,5 @@ def _collect_figures(trial: TrialResult, sustainable: float | None) -> MeasuredR
         trial.samples,
         DeploymentLog(trial.start_us, trial.requests),
         trial.data_throughput,
+        component_seconds=trial.component_seconds,
     )

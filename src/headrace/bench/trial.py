@@ -7,9 +7,10 @@ queries        add    add   remove …
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,7 @@ from headrace.bench.measure.sustainable import SustainabilityLimits, TrialObserv
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.query_requests import ChangeableSystem, QueryRequests
 from headrace.bench.scenarios.scenario import ScenarioStep
+from headrace.errors import HeadraceError
 
 _POLL_SECONDS = 0.1  # seconds between polls of the driver
 _REQUEST_POLLS = 10  # polls of answers to requests meanwhile
@@ -47,6 +49,9 @@ class SystemUnderTest(ChangeableSystem, Protocol):
 
     def limit_nodes(self) -> None:
         """Limit the processors of the nodes of its cluster."""
+
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of its work so far by component; empty if it does not measure them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class TrialResult:
     result_rows: int
     drained: bool
     data_throughput: DataThroughput | None
+    component_seconds: Mapping[str, float]
 
     @property
     def offered_rate(self) -> float:
@@ -164,6 +170,7 @@ class TrialRunner:
     def run_trial(self, offer: OfferedLoad, report: ProgressCallback = _ignore_progress) -> TrialResult:
         """Offer the load, observe and judge; leave the system with an empty queue if it drains in time."""
         self.collector.take()  # drop results of earlier trials
+        work_before = self._read_component_seconds()
         state = _TrialState(QueryRequests(self.sut, self.clock, deque(offer.steps)), self.driver.start(offer.script))
         with ResourceSampler(self.sut.pids, lambda: state.served_bytes, state=self.sut.state) as sampler:
             verdict = judge_until_certain(
@@ -174,6 +181,7 @@ class TrialRunner:
             )
             samples = sampler.get_samples()
         stopped = self.driver.start(None)
+        work = self._read_component_seconds() if not state.failure else {}
         drained = not state.failure and not state.overflowed and self._await_drain(state.requests)
         latencies = self._measure_latencies(offer, state, stopped)
         data_throughput = self._measure_data_throughput(offer, state, stopped)
@@ -191,7 +199,14 @@ class TrialRunner:
             rows,
             drained,
             data_throughput,
+            {name: seconds - work_before.get(name, 0.0) for name, seconds in work.items()},
         )
+
+    def _read_component_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of work by component; a system that is too busy to answer has none, and is judged by the trial."""
+        with contextlib.suppress(HeadraceError):
+            return self.sut.read_component_seconds()
+        return {}
 
     def _observe_until(self, offer: OfferedLoad, state: _TrialState, until: float, report: ProgressCallback) -> TrialObservation:
         """Sample until a second of the trial, or until it fails; return the observation so far."""

@@ -79,6 +79,7 @@ def make_measured_run(scenario: Scenario, sut: str, rate: float, seed: int) -> M
         resources=tuple(samples),
         deployments=make_deployments(scenario, sut, seed),
         data_throughput=make_data_throughput(scenario, offered),
+        component_seconds={"join": 6.0, "selection": 3.0, "other": 1.0} if sut == "headrace" else {},
     )
 
 

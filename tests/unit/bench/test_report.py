@@ -195,7 +195,7 @@ def test_every_figure_has_a_table(group):
 
 def test_groups_have_all_figures():
     everything = {"rate", "two-times", "latency-distribution", "latency-time", "reading", "backlog", "resources", "search"}
-    everything |= {"data-throughput"}
+    everything |= {"data-throughput", "components"}
     assert set(draw_figures(AGGREGATION)) == everything
     assert set(draw_figures(SC1)) == everything | {"deployment"}
     assert len(draw_figures(AGGREGATION)["resources"].panels) == 9
@@ -398,3 +398,13 @@ def test_the_sustainable_rate_of_requests_has_a_figure_and_its_search_its_unit()
     header, rows = make_summary_table(group)
     assert rows[find_cell(group, "headrace", 25)][header.index("requests/s")] == "71.0"
     assert "Sustainable query throughput" in render_page(group.cells[0].runs)
+
+
+def test_the_work_of_headrace_is_shown_by_component():
+    figure = draw_figures(AGGREGATION)["components"]
+    assert figure.rows[:3] == (
+        ("headrace", "1 query", "join", "6.00 s", "60 %"),
+        ("headrace", "1 query", "selection", "3.00 s", "30 %"),
+        ("headrace", "1 query", "other", "1.00 s", "10 %"),
+    )
+    assert [trace["name"] for trace in figure.panels[0].spec["data"]] == ["join", "selection", "other"]

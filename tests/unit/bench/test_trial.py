@@ -19,6 +19,7 @@ from headrace.bench.queries.sets import make_query_generator
 from headrace.bench.scenarios.scenario import ScenarioStep
 from headrace.bench.systems.process import SutEvent
 from headrace.bench.trial import OfferedLoad, TrialRunner
+from headrace.errors import HeadraceError
 
 QUERIES = make_query_generator("fields", {}).queries(3)
 LIMITS = SustainabilityLimits()
@@ -97,6 +98,9 @@ class World:
 
     def limit_nodes(self) -> None:
         self.limited_at = self.now
+
+    def read_component_seconds(self) -> dict[str, float]:
+        return {"join": self.now / 10}
 
     def remove(self, name: str) -> None:
         self.pending_events.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
@@ -250,3 +254,19 @@ def test_a_removed_query_counts_until_it_is_removed():
     trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0, steps=(step,)))
     assert trial.data_throughput is not None
     assert trial.data_throughput.overall == pytest.approx(3_000.0 / 2, rel=0.05)  # 15 of the 30 measured seconds
+
+
+def test_the_work_of_a_trial_is_what_its_components_have_done_since_its_start():
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(500.0))
+    assert trial.component_seconds == {"join": pytest.approx(4.0, rel=0.02)}  # a tenth of 40 s
+
+
+def test_a_system_that_does_not_answer_for_its_components_has_none():
+    world = World(1000.0)
+
+    def fail() -> dict[str, float]:
+        raise HeadraceError("it is busy")
+
+    world.read_component_seconds = fail
+    trial = make_trial_runner(world).run_trial(make_load(500.0))
+    assert (dict(trial.component_seconds), trial.verdict.sustainable) == ({}, True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 from headrace.bench.report import figures as figures_module
+from headrace.bench.report.component_figures import draw_components
 from headrace.bench.report.efficiency import draw_efficiency
 from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
 from headrace.bench.report.plots import PlotPanel, ReportFigure, colour_of, format_percent
@@ -33,6 +34,7 @@ FIGURES: tuple[Callable[[ScenarioGroup], ReportFigure | None], ...] = (
     figures_module.draw_read_rate,
     figures_module.draw_backlog,
     figures_module.draw_resources,
+    draw_components,
     figures_module.draw_search,
 )
 

@@ -35,6 +35,7 @@ from headrace.connectors.tcp import TcpConnection
 from headrace.errors import HeadraceError
 from headrace.model.types import Schema
 from headrace.query import Query
+from headrace.runtime.listeners import SessionListener
 from headrace.session import Session
 
 _WARM_UP_BATCHES, _WARM_UP_ROWS, _WARM_UP_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
@@ -56,7 +57,7 @@ class HeadraceAdapter:
         self._multiway, self._backend = multiway, backend
         self._sessions: dict[str, Session] = {}  # by query, or by "" for the session that all of them share
         self._deployment: SparkDeployment | None = None
-        self._status_watcher = QueryStatusWatcher()
+        self._status_watcher, self._components = QueryStatusWatcher(), ComponentTotals()
 
     def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`; a temporary session starts the Spark workers before the first rows arrive."""
@@ -107,6 +108,7 @@ class HeadraceAdapter:
         """Open the session of a query, or the one of all queries, with the streams of the benchmark."""
         options = {"multiway": self._multiway, **self._backend_options, **self._session_options()}
         session = Session(self._make_checkpoint(f"checkpoint-{name}" if name else "checkpoint"), **options)
+        session.add_listener(self._components)
         self._sessions[name] = session
         for stream in self._config.streams:
             declare_stream(session, self._config, stream.name, open_stream(self._config, stream, _group_of(name)))
@@ -165,6 +167,10 @@ class HeadraceAdapter:
                 if self._sharing == "none":
                     self._start_session(bench_query.name)
 
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; of all committed batches."""
+        return self._components.read()
+
     def check(self) -> None:
         """See `SutAdapter`."""
         if self._deployment is not None:
@@ -178,6 +184,25 @@ class HeadraceAdapter:
             session.close()
         if self._deployment is not None:
             self._deployment.close()
+
+
+class ComponentTotals(SessionListener):
+    """Sums the work of all batches by component, from their progress documents; thread-safe."""
+
+    def __init__(self) -> None:
+        """Start with zeros."""
+        self._lock, self._seconds = threading.Lock(), dict[str, float]()
+
+    def on_batch(self, progress: dict[str, Any]) -> None:
+        """See `SessionListener`."""
+        with self._lock:
+            for component, milliseconds in progress["component_ms"].items():
+                self._seconds[component] = self._seconds.get(component, 0.0) + milliseconds / 1_000
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds so far."""
+        with self._lock:
+            return dict(self._seconds)
 
 
 class QueryStatusWatcher:

@@ -168,6 +168,8 @@ def test_without_sharing_every_query_has_its_own_session_and_the_same_results(tm
         assert wait_until(collect)
         for adapter in adapters.values():
             adapter.check()
+            assert wait_until(lambda adapter=adapter: adapter.read_component_seconds().get("windows", 0.0) > 0)
+            assert {"input", "aggregation", "state", "other"} <= adapter.read_component_seconds().keys()
             adapter.change([], ["a"])
         assert wait_until(lambda: all('"removed"' in out.getvalue() for out in outs.values()))
         before = driver.status().read
