@@ -386,6 +386,7 @@ class MapReport:
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
     relation_samples: dict[str, list[RelationSample]] = field(default_factory=dict)
     seconds: float = 0.0
+    component_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @record("shuffle-block")
@@ -470,6 +471,7 @@ class ReduceReport:
     input_rows: dict[str, int] = field(default_factory=dict)
     split_hash: int | None = None
     seconds: float = 0.0
+    component_seconds: dict[str, float] = field(default_factory=dict)
 
 
 def merge_partition_times(times: Mapping[str, dict[int, int]], report: MapReport) -> None:

@@ -26,6 +26,7 @@ from headrace.engine.batch_job import (
     StoreCounts,
 )
 from headrace.engine.budgets import BudgetMeter
+from headrace.engine.component_timer import ComponentTimer, measured
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
 from headrace.engine.compute.text_limits import limit_text
@@ -117,7 +118,8 @@ class _ReduceTask:
     """
 
     def __init__(self, job: BatchJob, partition: int, task_input: ReduceInput) -> None:
-        self.started_at = time.perf_counter()
+        self.started_at, self.component_seconds = time.perf_counter(), dict[str, float]()
+        self.timer = ComponentTimer(self.component_seconds)
         self.job, self.partition, self.level, self.task_input = job, partition, task_input.level, task_input
         self.blocks, self.max_event_times = task_input.blocks, dict(task_input.max_event_times)
         self.failures, self.results = QueryFailures(), BatchResults()
@@ -156,7 +158,8 @@ class _ReduceTask:
         segment_refs = self._run_sliding_joins()
         open_runs, kept_sessions = self._merge_sessions()
         self._add_stateless_results()
-        rows = self.result_writer.take_rows()
+        with self.timer.measure("output"):
+            rows = self.result_writer.take_rows()
         self._send_messages()
         refs = self._write_state(open_runs, kept_sessions, rows)
         map_reports = [block.report for block in self.blocks] if self.partition == 0 else []
@@ -177,6 +180,8 @@ class _ReduceTask:
         report.input_rows = dict(counts)
         report.split_hash = find_split_hash(list(self._list_keyed_inputs())) if self.job.samples_load else None
         report.seconds = time.perf_counter() - self.started_at
+        self.timer.close(report.seconds)
+        report.component_seconds = self.component_seconds
         return report, self.outbox.messages
 
     def _list_keyed_inputs(self) -> Iterator[KeyedInput]:
@@ -223,6 +228,7 @@ class _ReduceTask:
             self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_reached_times()), after
         return self.watermarks[streams]
 
+    @measured("state")
     def _collect_slices(self, *, deferred: bool) -> list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]]:
         slices: list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]] = []
         for ref in self._select_refs(self.job.aggregation_refs, deferred=deferred):
@@ -247,6 +253,7 @@ class _ReduceTask:
     def _load_epoch_plan(self, stream: str, epoch: int) -> LoadedPlan:
         return self.job.load_plan(next(version.plan for version in self.job.streams[stream].epochs if version.number == epoch))
 
+    @measured("state")
     def _collect_buffers(self, *, deferred: bool) -> list[tuple[StateRef, JoinBuffer, BufferSlice]]:
         buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
         for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
@@ -288,6 +295,7 @@ class _ReduceTask:
     def _has_due_subscriber(self, operator: SharedAggregation | JoinBuffer) -> bool:
         return any(self._is_due(subscriber.query_id) for subscriber in operator.subscribers)
 
+    @measured("join")
     def _run_window_joins(self) -> None:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
@@ -304,6 +312,7 @@ class _ReduceTask:
                     join_level.join_forwarded(self.level - first_level, self.task_input.messages)
             self.join_counts |= join_level.row_counts
 
+    @measured("join")
     def _run_sliding_joins(self) -> list[SegmentRef]:
         """Run the sliding joins; return the segments that stay in their state."""
         if not self.job.sliding_join_plan_file:
@@ -325,6 +334,7 @@ class _ReduceTask:
     def _get_watermark_after(self, query: NormalizedJoin) -> int:
         return self._get_watermarks(self.queries[query.id])[1]
 
+    @measured("messages")
     def _send_messages(self) -> None:
         """Send results that are rows of a stream, deferred inputs, and the greatest event times to the next level."""
         if self.level == self.job.extra_shuffles:
@@ -359,6 +369,7 @@ class _ReduceTask:
             deferred.session_runs += [(query, runs) for query, runs in block.session_runs if self._is_deferred(query)]
         return deferred
 
+    @measured("windows")
     def _evaluate_windows(self) -> None:
         """Find the windows that close, shape by shape, and evaluate them."""
         slices = [*self.slices, *(self._collect_slices(deferred=True) if self.level else ())]
@@ -392,6 +403,7 @@ class _ReduceTask:
                     self.failures,
                 )
 
+    @measured("windows")
     def _merge_sessions(self) -> tuple[dict[int, sessions.SessionRuns], list[SessionRef]]:
         """Merge runs into open sessions and emit the closed ones; return the open sessions and untouched references."""
         arrived_runs: dict[int, list[sessions.SessionRuns]] = defaultdict(list)
@@ -439,6 +451,7 @@ class _ReduceTask:
         sessions.emit_closed(number, plan, gap, closed, self.results, self.failures)
         return open_runs
 
+    @measured("routing")
     def _add_stateless_results(self) -> None:
         rows_by_query: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
         for block in self.blocks:
@@ -458,6 +471,7 @@ class _ReduceTask:
                 self.results.tables.append(batch)
                 self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, batch.num_rows))
 
+    @measured("state")
     def _write_state(
         self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef], task_rows: TaskRows
     ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
@@ -561,7 +575,7 @@ def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa
     for name in sorted(results):
         table = pa.Table.from_batches(results[name]).combine_chunks()
         last_times = from_numbers(to_numbers(combine_chunks(table[HIDDEN_TIME])) - 1, TIMESTAMP)
-        MapPass(job, job.streams[name], report, blocks).run(
+        MapPass(job, job.streams[name], report, blocks, ComponentTimer({})).run(
             table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
         )
     return list(enumerate(blocks))

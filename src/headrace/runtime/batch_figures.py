@@ -94,6 +94,8 @@ class BatchFigures:
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
     operators: Mapping[tuple[str, int], OperatorFigures] = field(default_factory=dict)
     stores: Mapping[tuple[int, int], StoreCounts] = field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of all tasks together by component; their sum is the work of the tasks, however many ran at a time."""
 
     def sum_by_kind(self) -> dict[str, OperatorFigures]:
         """Return the figures of each kind of operator over all partitions."""
@@ -120,6 +122,14 @@ def collect_stream_figures(
         watermark = None if mark in {MIN_TIME, MAX_TIME} else mark
         figures[stream.stream.name] = StreamFigures(start, end, rows, watermark, late[name], count_lag(name, end))
     return figures
+
+
+def sum_component_seconds(map_reports: Sequence[MapReport], reports: Sequence[ReduceReport]) -> dict[str, float]:
+    """Return the seconds of all tasks by component."""
+    totals: Counter[str] = Counter()
+    for seconds in (report.component_seconds for some_reports in (map_reports, reports) for report in some_reports):
+        totals.update(seconds)
+    return dict(totals)
 
 
 def collect_operator_figures(

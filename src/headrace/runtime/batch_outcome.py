@@ -20,6 +20,7 @@ from headrace.runtime.batch_figures import (
     collect_operator_figures,
     collect_store_counts,
     collect_stream_figures,
+    sum_component_seconds,
 )
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import AddQuery, RemoveQuery
@@ -87,6 +88,7 @@ def record_outcome(
             streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
             operators=collect_operator_figures(state, live, reports),
             stores=collect_store_counts(state, reports),
+            components=sum_component_seconds(map_reports, reports),
         ),
     )
 
