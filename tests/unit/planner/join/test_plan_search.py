@@ -20,6 +20,7 @@ from headrace.planner.join.plan_search import compare_plans, estimate_choice
 from headrace.planner.join.tree_plans import TREE_SEARCHES, plan_trees
 from support.examples import scale_examples
 from support.join_models import make_equality, make_theta_predicate, optimize_sliding_joins
+from support.random_join_graphs import draw_workload
 from support.sliding_join_plans import make_join
 
 UNBOUNDED = math.inf
@@ -77,6 +78,18 @@ def test_sharing_never_costs_more_if_the_solver_has_no_time(seed: int):
     individual = optimize_individually(queries, cardinalities, tasks, time_limit=0.0)
     result = optimize_sliding_joins(queries, cardinalities, tasks, Objective(time_limit=0.0))
     assert result.total_cost <= sum(strategy.total_cost for strategy in individual) * (1 + 1e-9)
+
+
+def test_where_the_program_is_too_large_the_plans_of_single_queries_are_compared(monkeypatch: pytest.MonkeyPatch):
+    #   each query alone is solved, all of them together are not: the greedy choice alone would cost more than no sharing
+    queries, cardinalities = draw_workload(1, 100, 10, 4)
+    monkeypatch.setattr("headrace.planner.join.ilp.MAX_TERMS", 600)
+    individual = optimize_individually(queries, cardinalities, 4)
+    common = merge_common_subplans(individual, cardinalities, 4).total_cost
+    joint = optimize_jointly(queries, cardinalities, 4)
+    assert joint.strategies["greedy"].total_cost > common
+    assert joint.strategies["ilp"].total_cost <= common * (1 + 1e-9)
+    assert joint.strategies["ilp"].solver_report.gap == 1.0
 
 
 @pytest.mark.parametrize("same_key", [False, True])
