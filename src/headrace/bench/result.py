@@ -30,7 +30,7 @@ from headrace.bench.measure.sustainable import TrialVerdict
 from headrace.errors import HeadraceError
 from headrace.storage.posix import replace_file
 
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 FIGURE_NAMES = ("count", "mean", "min", "max", "p50", "p90", "p95", "p99")
 
 
@@ -299,10 +299,21 @@ def _read_document(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise HeadraceError(f"result '{path}' is not JSON", detail=str(error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
-        raise HeadraceError(f"result '{path}' has no runs", hint='expected {"format": 1, "runs": […]}')
-    if document.get("format") != RESULT_FORMAT:
-        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: {RESULT_FORMAT}")
+        raise HeadraceError(f"result '{path}' has no runs", hint=f'expected {{"format": {RESULT_FORMAT}, "runs": […]}}')
+    if document.get("format") not in (1, RESULT_FORMAT):
+        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: 1, {RESULT_FORMAT}")
+    if document["format"] == 1:
+        document["runs"] = [_upgrade_run(run) for run in document["runs"]]
     return document
+
+
+def _upgrade_run(value: Any) -> Any:
+    """Return a run of format 1 in the present format, without its data throughput, which was computed instead of measured."""
+    if not isinstance(value, dict) or "failed" in value:
+        return value
+    computed = ("slowest_data_throughput", "slowest_query", "overall_data_throughput")
+    added = {"sustainable_requests_per_second": None, "data_throughput_by_query": None, "component_seconds": {}}
+    return {**value, **{name: None for name in computed if name in value}, **added}
 
 
 def _parse_run(value: Any, number: int, path: Path) -> BenchRun:
