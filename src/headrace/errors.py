@@ -104,6 +104,10 @@ class SessionError(HeadraceError):
     """The state of the session does not allow the call."""
 
 
+class QueueFullError(SessionError):
+    """As many query changes wait for a micro-batch as may wait; the same call can succeed later."""
+
+
 class WorkerLostError(SessionError):
     """A worker process ended while it ran a task: its machine failed, or the code of a query ended it."""
 

@@ -216,6 +216,12 @@ class Query(ResultFrames):
         return None if record.live_at is None or record.accepted_at is None else record.live_at - record.accepted_at
 
     @property
+    def note(self) -> str:
+        """With `past=True`: which inputs were backfilled from which queries, or why they were not; else empty."""
+        state = self._session.state_of(self._record)
+        return "" if state is None else state.note
+
+    @property
     def emitted(self) -> int:
         """The number of rows that the query has emitted."""
         state = self._session.state_of(self._record)

@@ -21,30 +21,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import Range, Source
+from headrace.connectors import Source
 from headrace.display import format_session, render_session
 from headrace.dsl.stream import QueryText, StreamFlow, create_flow, sql_of
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
 from headrace.runtime.backend import BackendStart, probe_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
-from headrace.runtime.cleanup import ClosedAtEnd, choose_folder, run_all_steps
+from headrace.runtime.cleanup import choose_folder, run_all_steps
+from headrace.runtime.command_queue import CHANGE_TIMEOUT_SECONDS, MAX_WAITING_CHANGES, ChangeSettings
 from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import DELIVERY_TIMEOUT_SECONDS, MAX_WAITING_BYTES, DeliveryLimits, ResultDelivery
 from headrace.runtime.engine_state import QueryState
-from headrace.runtime.listeners import SessionListener
-from headrace.runtime.metrics import BatchReport, CommittedBatch
+from headrace.runtime.metrics import BatchReport
 from headrace.runtime.observation import SessionObserver
 from headrace.runtime.opening import CheckpointOpening
 from headrace.runtime.partition_scaling import Partitioning, PartitionSetting, parse_partitions
 from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.stream_registry import StreamRegistry, make_readers_error, make_stream_factory
 from headrace.runtime.udf_registry import check_no_udfs, check_udfs_allowed, drop_udf, register_udf
+from headrace.session_reports import ReportingSession
 from headrace.sink_changes import SinkChanges, SinkSpecs, parse_sinks
 from headrace.sql import Catalog, bind_query
 from headrace.statements import run_statement
@@ -55,7 +57,7 @@ from headrace.storage.result_log import ResultReader, Retention
 ROWS_PER_BATCH = 4_000_000
 
 
-class Session(ClosedAtEnd):
+class Session(ReportingSession):
     """A shared pipeline with its streams and queries. Use it as a context manager, or call `close` at the end."""
 
     def __init__(
@@ -69,13 +71,20 @@ class Session(ClosedAtEnd):
         backend: str = "spark",
         partitions: PartitionSetting | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
-        multiway: str = "global",
+        sliding_plan: str = "auto",
+        sliding_target: str = "probes",
+        sliding_budget: int | None = None,
+        sliding_sharing: bool = True,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
         functions: bool = True,
         delivery_timeout: float = DELIVERY_TIMEOUT_SECONDS,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
+        changes_per_batch: int | None = None,
+        change_delay: float = 0.0,
+        max_waiting_changes: int = MAX_WAITING_CHANGES,
+        change_timeout: float = CHANGE_TIMEOUT_SECONDS,
         storage_options: StorageOptions | None = None,
         standby: bool = False,
     ) -> None:
@@ -89,13 +98,19 @@ class Session(ClosedAtEnd):
         - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
         - `partitions`: the number of key partitions, or "auto" (by parallelism and load); by default as in the checkpoint.
         - `rows_per_batch`: about how many rows a micro-batch reads from each stream at most.
-        - `multiway`: how joins in SLIDING windows share: "global" (least total cost), "common" (equal sub-plans) or "none".
+        - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
+          "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
+          with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
         - `functions`: False refuses registered functions, and a checkpoint that has some: their pickled code would run here.
         - `delivery_timeout`: the seconds after which a callback or a console that blocks fails its query.
         - `max_waiting_bytes`: what may wait for a sink whose destination is not available, before its query fails.
+        - `changes_per_batch`: a micro-batch takes at most so many query changes; by default all that wait.
+        - `change_delay`: the seconds for which changes wait for more of them; `changes_per_batch` of them do not wait.
+        - `max_waiting_changes`: how many changes may wait before `add` waits for room, or raises QueueFullError.
+        - `change_timeout`: the seconds that `add` waits for room while a background thread runs micro-batches.
         - `storage_options`: options of object stores, such as {"endpoint": …, "access_key_id": …}; others are in the environment.
           Those below a URL are in a mapping of their own: {"s3://bucket": {"endpoint": …}}.
         - `standby`: wait while another session uses the checkpoint, and take over when it ends; by default that is an error.
@@ -103,6 +118,7 @@ class Session(ClosedAtEnd):
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
+        sliding_joins = SlidingJoinOptions.parse(sliding_plan, sliding_target, sliding_budget, is_shared=sliding_sharing)
         self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
@@ -113,9 +129,11 @@ class Session(ClosedAtEnd):
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins)
             self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
+            changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)
+            self._coordinator.command_queue.settings = changes
             self._allows_functions = functions
             if not functions:
                 check_no_udfs(self._coordinator)
@@ -129,8 +147,7 @@ class Session(ClosedAtEnd):
         self._registry, self._observer = QueryRegistry(), SessionObserver(self.name_of, self._checkpoint.identity)
         self._coordinator.sources.health.on_change = self._observer.record_stream_health
         self._streams = StreamRegistry(self._coordinator, self._state_changed)
-        is_new = self._coordinator.state.batch < 0
-        self._delivery = ResultDelivery(self._checkpoint, is_new=is_new, on_failure=self._fail_query, limits=limits)
+        self._delivery = ResultDelivery(self._checkpoint, is_new=self.last_batch < 0, on_failure=self._fail_query, limits=limits)
         self._cleanup.appendleft(self._delivery.close)
         self._coordinator.list_needed_files = self._delivery.list_needed_files
         self.statistics = SessionStatistics(self._coordinator, self._observer)
@@ -143,8 +160,7 @@ class Session(ClosedAtEnd):
 
     def _deliver_results(self) -> None:
         """Queue committed rows for the sinks that the driver serves."""
-        state = self._coordinator.state
-        self._delivery.submit(self._registry.records, state.deliveries, state.batch)
+        self._delivery.submit(self._registry.records, self._coordinator.state.deliveries, self.last_batch)
 
     def create_stream(
         self,
@@ -221,7 +237,7 @@ class Session(ClosedAtEnd):
         - `name`: a unique name; by default `q1`, `q2`, and so on.
         - `sink`, or several as `sinks`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR",
           "jsonl:DIR", a function of an Arrow table, or a sink such as `hr.ParquetSink` or `hr.KafkaSink`.
-        - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
+        - `past`: backfill a join in SLIDING windows from the state of live queries, for all inputs but one (see `Query.note`).
         - `owner`: recorded with the query, without further effect.
         - `budget`: what the query may use in a micro-batch, as for `Session`; limits that it does not name are the session's.
 
@@ -229,9 +245,16 @@ class Session(ClosedAtEnd):
         text returns the existing query.
 
         Raises SqlError for an invalid query, SchemaError for an invalid name, NameTakenError if the name or the sink's directory
-        is in use, SinkError for an unknown sink, and SessionError if `past` is not possible for the query. A refused query has
-        no effect on others.
+        is in use, SinkError for an unknown sink, QueueFullError if too many query changes wait, and SessionError if `past` is
+        not possible for the query. A refused query has no effect on others.
         """
+        self._check_open()
+        with self._command_queue.reserve_place(wait=self._loop.is_running):
+            return self._add(sql, name, sink, sinks, past, owner, budget)
+
+    def _add(
+        self, sql: QueryText, name: str | None, sink: Any, sinks: SinkSpecs, past: bool, owner: str, budget: BudgetInput
+    ) -> Query:
         self._check_open()
         text, own_budget = sql_of(sql), parse_own_budget(budget, self.budget)
         with self._lock:
@@ -273,13 +296,14 @@ class Session(ClosedAtEnd):
         query has that name. If the new query is refused, the old one continues unchanged.
         """
         self._check_open()
-        with self._lock, self._command_queue.hold_together():
+        place = self._command_queue.reserve_place(wait=self._loop.is_running)
+        with place, self._lock, self._command_queue.hold_together():
             self.check(sql_of(sql))
             targets = parse_sinks(sink, sinks, self._backend)
             new_budget = parse_own_budget(budget, self.budget) or self._registry.get(name).budget
             check_sinks(name, targets.sinks, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
-            return self.add(sql, name=name, sinks=targets.sinks, owner=owner, budget=new_budget)
+            return self._add(sql, name, None, targets.sinks, past=False, owner=owner, budget=new_budget)
 
     @property
     def budget(self) -> QueryBudget:
@@ -368,7 +392,7 @@ class Session(ClosedAtEnd):
         report = BatchReport(self._coordinator.state.batch, 0, 0)
         if self._coordinator.unfinished_entry is not None:
             report = self._run_one_batch()
-        if not self._command_queue and not final and not self._coordinator.has_work():
+        if not final and not self._command_queue.is_due() and not self._coordinator.has_work():
             return report
         return self._run_one_batch(final=final)
 
@@ -416,6 +440,7 @@ class Session(ClosedAtEnd):
     def _drain_batch(self) -> bool:
         """Run the next batch of a drain, of which the last closes the windows; return False if there is none."""
         with self._batch_lock:
+            self._command_queue.hasten()
             if self._coordinator.has_work() or self._command_queue:
                 self._run_batch()
                 return True
@@ -451,7 +476,7 @@ class Session(ClosedAtEnd):
     def _run_if_busy(self) -> bool:
         self._check_open()
         with self._batch_lock:
-            busy = bool(self._command_queue) or self._coordinator.has_work()
+            busy = self._command_queue.is_due() or self._coordinator.has_work()
             if busy:
                 self._run_batch()
             return busy
@@ -471,15 +496,6 @@ class Session(ClosedAtEnd):
         """Stop the background thread after the running micro-batch; raise the error that ended it, or that it was to retry."""
         self._loop.stop()
 
-    def explain(self) -> str:
-        """Return the shared plan as text: every operator with the queries that use it."""
-        with self._lock:
-            return self.statistics.explain_plan()
-
-    def graph(self, form: str = "text") -> str:
-        """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
-        return self.statistics.render_graph(form)
-
     def close(self) -> None:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
@@ -490,33 +506,11 @@ class Session(ClosedAtEnd):
         with self._state_changed:
             self._closed = True
             self._state_changed.notify_all()
+        self._command_queue.close()
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
         return bind_query(sql, self.catalog).schema.to_arrow()
-
-    def done(self) -> list[CommittedBatch]:
-        """Return the most recent micro-batches, oldest first; the newest 60 have row counts by query (`emitted_by`)."""
-        with self._lock:
-            return self._observer.history.list_all()
-
-    @property
-    def last_progress(self) -> dict[str, Any] | None:
-        """The progress of the last micro-batch as a JSON value: durations, rows, streams, state; None before the first."""
-        return self._observer.last_progress
-
-    @property
-    def recent_progress(self) -> list[dict[str, Any]]:
-        """The progress of the newest 60 micro-batches of this session, oldest first."""
-        return self._observer.recent_progress
-
-    def add_listener(self, listener: SessionListener) -> None:
-        """Tell a listener of queries, micro-batches and streams from now on, in a thread of its own: it delays nothing."""
-        self._observer.listeners.add(listener)
-
-    def remove_listener(self, listener: SessionListener) -> None:
-        """Tell a listener of nothing more; a listener that was not added is ignored."""
-        self._observer.listeners.remove(listener)
 
     @property
     def catalog(self) -> Catalog:
@@ -545,11 +539,6 @@ class Session(ClosedAtEnd):
     def has_work(self) -> bool:
         """Return whether a source has new rows, or an interrupted batch must be run again."""
         return self._coordinator.has_work()
-
-    def list_last_ranges(self) -> tuple[Range, ...]:
-        """Return the input ranges of the last micro-batch."""
-        entry = self._checkpoint.read_log_entry(self.last_batch)
-        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
     def checkpoint_path(self) -> Path | None:

@@ -12,7 +12,8 @@ from headrace.connectors import SinkSet
 from headrace.errors import SessionError
 from headrace.query import QueryRecord, QueryRegistry, check_sinks
 from headrace.runtime.backend import Backend, to_sink
-from headrace.runtime.commands import AddSink, CommandQueue, RemoveSink
+from headrace.runtime.command_queue import CommandQueue
+from headrace.runtime.commands import AddSink, RemoveSink
 from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.sink_queue import QueueStatus, SinkStatus
 
@@ -45,7 +46,7 @@ class SinkChanges:
     def add(self, record: QueryRecord, spec: Any, schema: pa.Schema) -> int:
         """See `Query.add_sink`."""
         sink = to_sink(spec, self._backend)
-        with self._state_changed:
+        with self._command_queue.reserve_place(wait=False), self._state_changed:
             if record.status not in {"accepted", "live"}:
                 raise SessionError(f"query '{record.name}' has ended", hint="add the query again, with the sink")
             check_sinks(record.name, [sink], (other for other in self._registry.list_active() if other is not record))

@@ -122,7 +122,9 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
         "Keys at the top": {
             **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
             "functions": "true",
+            **dict.fromkeys(session_file._CHANGE_KEYS, NO_DEFAULT),
         },
+        "Keys of sliding_joins": {"plan": "auto", "target": "probes", "budget": NO_DEFAULT, "sharing": "true"},
         "Keys of spark": dict.fromkeys(session_file._SPARK_KEYS, NO_DEFAULT),
         "Keys of streams": {
             "source": "files",
@@ -134,7 +136,8 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
         },
         "Keys of queries": {"sql": REQUIRED, "sink": NO_DEFAULT, "sinks": NO_DEFAULT, "budget": NO_DEFAULT},
     }
-    assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "spark", "streams", "queries"}
+    assert set(session_file._TOP_KEYS) == {*tables["Keys at the top"], "spark", "sliding_joins", "streams", "queries"}
+    assert set(session_file._SLIDING_JOIN_KEYS) == set(tables["Keys of sliding_joins"])
     assert set(session_file._STREAM_KEYS) == set(tables["Keys of streams"])
     assert set(session_file._QUERY_KEYS) == set(tables["Keys of queries"])
     for kind, keys in source_options.SOURCE_OPTIONS.items():

@@ -35,7 +35,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED_AS = re.compile(r"[Ss]ave this as `([\w.-]+)`:$")
 ANY_LINES = r"(?:.*\n)*?.*"
 PORT = "8420"
-COMMAND_SECONDS = 30
+COMMAND_SECONDS = 90
 INSTALLATION = "pip install"
 OTHER_SETTINGS = {"HEADRACE_TOKEN", "PYTHONDONTWRITEBYTECODE"}  # without byte code every command takes two seconds longer
 

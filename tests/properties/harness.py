@@ -12,6 +12,7 @@ from typing import Any
 import headrace as hr
 from headrace.backends.local import LocalBackend
 from headrace.model.partition_map import PartitionMap
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.join_graph import JoinGraph
 from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
@@ -54,10 +55,10 @@ class Fault:
 class RandomReplanner(WindowJoinOptimizer):
     """Changes join orders, groups and the partition map at random batches, whatever the gain."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sliding_joins: SlidingJoinOptions = SlidingJoinOptions()) -> None:  # noqa: B008  a frozen value
         super().__init__()
         self._random = Random(seed)
-        self.sliding_join_optimizer = RandomProbeOrders(seed)
+        self.sliding_join_optimizer = RandomProbeOrders(seed, sliding_joins)
 
     def draw_partitions(self, current: PartitionMap) -> PartitionMap:
         """Return equal ranges, the current ones with random splits or merges, or the current ones."""
@@ -125,8 +126,8 @@ def _list_orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
 class RandomProbeOrders(SlidingJoinOptimizer):
     """Changes the probe orders of sliding joins at random batches."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(background=False)
+    def __init__(self, seed: int, options: SlidingJoinOptions = SlidingJoinOptions()) -> None:  # noqa: B008  a frozen value
+        super().__init__(interval=2, background=False, options=options)
         self._random = Random(seed)
 
     def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:

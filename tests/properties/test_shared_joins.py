@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
+from support.bit_compaction import compact_often
 from support.join_queries import joins, joins_without_equality, queries_with_joins
 from support.strategies import Scenario, scenarios
 
@@ -17,6 +18,13 @@ _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check
 @_SETTINGS
 def test_window_joins_with_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed), backend="local", partitions=3)
+
+
+@given(scenarios(max_queries=12, max_batches=16, texts=queries_with_joins()), st.integers(0, 1000))
+@_SETTINGS
+def test_window_joins_whose_bits_are_compacted_often(scenario: Scenario, seed: int) -> None:
+    with compact_often():
+        check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
 
 
 @given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)), st.integers(0, 1000))

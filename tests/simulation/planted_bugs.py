@@ -274,7 +274,7 @@ PLANTED_BUGS = (
         "copy.queries = {number: copy_record(query) for number, query in self.queries.items()}",
         "copy.queries = self.queries",
     ),
-    PlantedBug("a withdrawn query becomes live", "runtime/commands.py", "            self._queued = kept\n", ""),
+    PlantedBug("a withdrawn query becomes live", "runtime/command_queue.py", "            self._queued = kept\n", ""),
     PlantedBug(
         "deliveries are recorded before they happen",
         "runtime/delivery.py",
@@ -362,7 +362,7 @@ PLANTED_BUGS = (
     PlantedBug(
         "a reused bit keeps the rows of its former query",
         "engine/joins/state_store.py",
-        "        if not newer_queries and not rejoined:\n",
+        "        if translation.keeps(query.bit for query in queries) and not rejoined:\n",
         "        if not rejoined:\n",
     ),
     PlantedBug(

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.runtime.commands import CommandQueue
+from headrace.runtime.command_queue import CommandQueue
 from headrace.storage import posix
 from simulation import schedule as s
 from simulation.checker import check_history

@@ -21,6 +21,7 @@ import sqlglot
 from sqlglot import exp
 
 from headrace.model.stream import Stream
+from headrace.model.window import UNBOUNDED_LENGTH
 
 Batch = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -86,6 +87,8 @@ class DuckDBJudge:
     def _run(self, sql: str) -> list[dict[str, Any]]:
         if sql.startswith("WITH "):
             return self._judge_nested(sql)
+        if "SLIDING(" in sql and re.search(r"(TUMBLE|HOP|SESSION)\(", sql):
+            raise _CannotJudgeError("windows over a join in SLIDING windows")
         if "SLIDING(" in sql:
             return self._fetch_rows(self._rewrite_sliding_join(sql))
         if " JOIN " in sql:
@@ -169,7 +172,7 @@ class DuckDBJudge:
             if not (isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous)):
                 return node
             source, given = node.this.expressions[0], node.this.expressions[1].name.split()
-            ranges[node.alias] = int(given[0]) * _UNITS[given[1]]
+            ranges[node.alias] = UNBOUNDED_LENGTH if given == ["UNBOUNDED"] else int(given[0]) * _UNITS[given[1]]
             if isinstance(source, exp.Column):
                 return exp.to_table(source.name, alias=node.alias)
             return (source if isinstance(source, exp.Select) else source.this).subquery(node.alias)

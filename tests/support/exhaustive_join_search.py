@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from headrace.planner.join.candidates import enumerate_partitioned_stores, enumerate_probe_orders, find_partitionings
 from headrace.planner.join.cost import CardinalityModel, estimate_step_costs
 from headrace.planner.join.join_graph import JoinGraph, input_relation
 from headrace.planner.join.strategy import JoinStrategy
+from support.join_models import enumerate_partitioned_stores, enumerate_probe_orders, find_partitionings
 
 
 def price_steps(join: JoinGraph, start: str, stores: tuple, statistics: CardinalityModel, tasks: int) -> dict:

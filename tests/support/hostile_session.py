@@ -51,7 +51,8 @@ def raise_type_error(_: pa.Array) -> pa.Array:
 CULPRITS = {
     "poison": "SELECT CAST(CAST(k / 10.0 AS DECIMAL(38,38)) AS INT) AS x FROM s",
     "text_bomb": f"SELECT COUNT(*) AS n FROM TUMBLE(s, '2 seconds') WHERE LENGTH({make_text_bomb()}) > 3",
-    "cross_join": "SELECT l.k FROM TUMBLE(s, '1 second') l JOIN TUMBLE(s, '1 second') r ON l.note <> r.note",
+    "cross_join": "SELECT l.k FROM TUMBLE(s, '1 second') l JOIN TUMBLE(s, '1 second') r ON l.note <> r.note "
+    "JOIN TUMBLE(s, '1 second') q ON q.note <> l.note",
     "sliding_cross_join": "SELECT l.k FROM SLIDING(s, '4 seconds') l JOIN SLIDING(s, '4 seconds') r ON l.note <> r.note",
     "exit": "SELECT raise_exit(k) AS x FROM s",
     "exit_in_predicate": "SELECT COUNT(*) AS n FROM TUMBLE(s, '2 seconds') WHERE raise_exit(k) > 0",

@@ -10,6 +10,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from support.band_conditions import draw_band
 from support.queries import aggregations, draw_from_pool, duration_text, predicate, selections
 
 _WINDOWS = (
@@ -83,7 +84,8 @@ def _condition(random: Random, visible: Sequence[str], right: str) -> str:
 def _theta(random: Random, visible: Sequence[str], right: str) -> str:
     """Return a condition without an equality."""
     left = random.choice(visible)
-    parts = [random.choice(_THETA).format(*random.sample((left, right), 2))]
+    sides = random.sample((left, right), 2)
+    parts = [draw_band(random, *sides) if random.random() < 0.5 else random.choice(_THETA).format(*sides)]
     if random.random() < 0.25:
         parts.append(random.choice(_THETA).format(random.choice(visible), right))
     if random.random() < 0.25:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 
-from headrace.planner.join.cost import HistoryCardinality
-from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate
+from support.join_models import HistoryCardinality, make_equality
 
 _ATTEMPTS = 50  # draws per query, before a smaller workload is returned
 

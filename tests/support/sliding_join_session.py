@@ -10,9 +10,10 @@ from typing import Any, Self
 
 import headrace as hr
 from headrace.engine.batch_job import ReduceReport, SegmentRef
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.runtime.engine_state import EngineState
-from headrace.runtime.replanning import JoinSharing, SlidingJoinOptimizer
+from headrace.runtime.replanning import SlidingJoinOptimizer
 from support.sliding_join_plans import COLUMNS, format_store
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,8 +22,8 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 class ManualOptimizer(SlidingJoinOptimizer):
     """An optimizer that changes the plan only to `next_choice`, which the test sets."""
 
-    def __init__(self, sharing: JoinSharing = JoinSharing.GLOBAL) -> None:
-        super().__init__(background=False, sharing=sharing)
+    def __init__(self, options: SlidingJoinOptions = SlidingJoinOptions()) -> None:  # noqa: B008  a frozen value
+        super().__init__(background=False, options=options)
         self.next_choice: ProbeOrderChoice | None = None
 
     def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
@@ -39,7 +40,7 @@ class JoinSession:
     def __init__(self, directory: Path, names: str, optimizer: SlidingJoinOptimizer | None = None, **options: Any) -> None:
         self.directory = directory
         self.session = hr.Session(directory, **{"backend": "local", "partitions": 2, **options})
-        self.optimizer = optimizer or ManualOptimizer(self.session._coordinator.optimizers.sliding_joins.sharing)
+        self.optimizer = optimizer or ManualOptimizer(self.session._coordinator.optimizers.sliding_joins.options)
         self.session._coordinator.optimizers.sliding_joins = self.optimizer
         self.sources = {name: hr.MemorySource(COLUMNS) for name in names}
         for name, source in self.sources.items():

@@ -12,6 +12,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from support.band_conditions import draw_band
 from support.join_queries import joins
 from support.queries import aggregations, draw_from_pool, duration_text, predicate
 
@@ -38,6 +39,8 @@ def _condition(random: Random, left: str, right: str) -> str:
         return f"{left}.{key} = {right}.{key}"
     if draw < 0.6:
         return " = ".join(text.format(left, right) for text in random.choice(_EQUALITIES))
+    if draw < 0.8:
+        return f"({draw_band(random, left, right)})"
     return f"({random.choice(_THETA).format(left, right)})"
 
 
@@ -90,7 +93,8 @@ def _side(random: Random, number: int) -> Side:
     stream = random.choice(("alpha", "beta"))
     chosen = predicate(random) if random.random() < 0.15 else None
     lateness = random.choice(_LATENESS)
-    lengths = (duration_text(random.choice(_RANGES)), *((duration_text(lateness),) if lateness else ()))
+    length = "UNBOUNDED" if random.random() < 0.05 else duration_text(random.choice(_RANGES))
+    lengths = (length, *((duration_text(lateness),) if lateness else ()))
     return Side(f"t{number}", stream, lengths, chosen)
 
 
@@ -123,6 +127,23 @@ def sliding_join(random: Random) -> str:
 def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     """Draw the SQL of a join in SLIDING windows."""
     return draw_from_pool(sliding_join, size, seed)
+
+
+def sliding_join_in_windows(random: Random) -> str:
+    """Return the SQL of an aggregation of rows joined in SLIDING windows, in windows of their own."""
+    length = random.choice((1000, 2000, 5000, 10_000))
+    window = random.choice((
+        f"TUMBLE(({{}}), {duration_text(length)})",
+        f"HOP(({{}}), {duration_text(2 * length)}, {duration_text(length)})",
+        f"SESSION(({{}}), {duration_text(length)})",
+    ))  # fmt: skip
+    source = window.format(sliding_join(random))
+    return f"SELECT window_start, c0, COUNT(*) AS n, MAX(c0) AS top FROM {source} GROUP BY c0"
+
+
+def sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an aggregation of rows joined in SLIDING windows."""
+    return draw_from_pool(sliding_join_in_windows, size, seed)
 
 
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:

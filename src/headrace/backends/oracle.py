@@ -147,9 +147,11 @@ class OracleBackend:
         times = {name: stream.stream.time for name, stream in job.streams.items()}
         since = loaded.live.since
         query = ReferenceQuery(loaded.plan, None if since == MIN_TIME else since, times)
-        for index, backfill in enumerate(loaded.live.backfills):  # one for each input, in order
+        for backfill in loaded.live.backfills:
             donor = self._queries[backfill.query_id]
             assert isinstance(donor.plan, SlidingJoinQuery)
+            assert isinstance(loaded.plan, SlidingJoinQuery)
+            index = name_relations(loaded.plan).index(backfill.relation)
             query.backfill(index, donor, name_relations(donor.plan).index(backfill.relation))
         self._queries[loaded.live.id] = query
 

@@ -22,14 +22,15 @@ from typing import Any
 
 import psutil
 
-from headrace.bench.measure.latency import DataThroughput, DeploymentRequest, LatencySeries, summarize_deployment
+from headrace.bench.measure.data_throughput import DataThroughput
+from headrace.bench.measure.latency import DeploymentRequest, LatencySeries, summarize_deployment
 from headrace.bench.measure.resources import ResourceSample, summarize_samples
 from headrace.bench.measure.statistics import DistributionSummary, Histogram
 from headrace.bench.measure.sustainable import TrialVerdict
 from headrace.errors import HeadraceError
 from headrace.storage.posix import replace_file
 
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 FIGURE_NAMES = ("count", "mean", "min", "max", "p50", "p90", "p95", "p99")
 
 
@@ -116,7 +117,8 @@ class MeasuredRun:
     """The figures of a completed run.
 
     `offered_rate` is the mean over the run in rows/s, `read_rate` the rate read in the measured part, `sustained` whether the
-    system kept up. `sustainable_rate` is the result of the search, None without a search.
+    system kept up. `sustainable_rate` is the result of the search, None without a search; `sustainable_request_rate` that of a
+    search for requests to add and remove queries, in requests/s.
     """
 
     offered_rate: float
@@ -129,6 +131,8 @@ class MeasuredRun:
     resources: tuple[ResourceSample, ...] = ()
     deployments: DeploymentLog = DeploymentLog()
     data_throughput: DataThroughput | None = None
+    sustainable_request_rate: float | None = None
+    component_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under the names of the result document."""
@@ -142,9 +146,12 @@ class MeasuredRun:
             "processing_time_latency_s": self.processing_time_latency.to_json(),
             "deployment_latency_s": self.deployments.to_json(),
             "query_throughput": summarize_deployment(self.deployments.requests).requests_per_second,
+            "sustainable_requests_per_second": self.sustainable_request_rate,
             "slowest_data_throughput": data and data.slowest,
             "slowest_query": data and data.slowest_query,
             "overall_data_throughput": data and data.overall,
+            "data_throughput_by_query": data and {**data.rates, **dict.fromkeys(data.silent)},
+            "component_seconds": dict(self.component_seconds),
             "throughput": self.throughput.to_json(),
             "resources": {
                 "summary": summarize_samples(self.resources),
@@ -155,7 +162,7 @@ class MeasuredRun:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> MeasuredRun:
         """Read the JSON form of `to_json`."""
-        slowest = value["slowest_data_throughput"]
+        by_query = value["data_throughput_by_query"]
         return cls(
             value["offered_rows_per_second"],
             value["read_rows_per_second"],
@@ -166,7 +173,15 @@ class MeasuredRun:
             ThroughputSeries.from_json(value["throughput"]),
             tuple(ResourceSample(**sample) for sample in value["resources"]["series"]),
             DeploymentLog.from_json(value["deployment_latency_s"]),
-            None if slowest is None else DataThroughput(slowest, value["slowest_query"], value["overall_data_throughput"]),
+            None
+            if by_query is None
+            else DataThroughput(
+                {name: rate for name, rate in by_query.items() if rate is not None},
+                value["overall_data_throughput"],
+                tuple(name for name, rate in by_query.items() if rate is None),
+            ),
+            value["sustainable_requests_per_second"],
+            value["component_seconds"],
         )
 
 
@@ -213,7 +228,7 @@ class BenchRun:
         """Drop the sustained trials and the figures of a failed run."""
         if isinstance(self.outcome, FailedRun):
             refused = tuple(
-                TrialVerdict(verdict.rate, verdict.sustainable, verdict.reason)
+                TrialVerdict(verdict.rate, verdict.sustainable, verdict.reason, unit=verdict.unit)
                 for verdict in self.trials
                 if not verdict.sustainable
             )
@@ -254,8 +269,9 @@ RESULT_FILE = "result.json"
 _COMMON_FIELDS = ("sut", "scenario", "queries", "repeat", "search", "started_at", "commit", "machine", "versions", "settings")
 _FIGURE_FIELDS = (
     "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
-    "processing_time_latency_s", "deployment_latency_s", "query_throughput", "slowest_data_throughput", "slowest_query",
-    "overall_data_throughput", "throughput", "resources",
+    "processing_time_latency_s", "deployment_latency_s", "query_throughput", "sustainable_requests_per_second",
+    "slowest_data_throughput", "slowest_query",
+    "overall_data_throughput", "data_throughput_by_query", "component_seconds", "throughput", "resources",
 )  # fmt: skip
 
 
@@ -283,10 +299,21 @@ def _read_document(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise HeadraceError(f"result '{path}' is not JSON", detail=str(error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
-        raise HeadraceError(f"result '{path}' has no runs", hint='expected {"format": 1, "runs": […]}')
-    if document.get("format") != RESULT_FORMAT:
-        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: {RESULT_FORMAT}")
+        raise HeadraceError(f"result '{path}' has no runs", hint=f'expected {{"format": {RESULT_FORMAT}, "runs": […]}}')
+    if document.get("format") not in (1, RESULT_FORMAT):
+        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: 1, {RESULT_FORMAT}")
+    if document["format"] == 1:
+        document["runs"] = [_upgrade_run(run) for run in document["runs"]]
     return document
+
+
+def _upgrade_run(value: Any) -> Any:
+    """Return a run of format 1 in the present format, without its data throughput, which was computed instead of measured."""
+    if not isinstance(value, dict) or "failed" in value:
+        return value
+    computed = ("slowest_data_throughput", "slowest_query", "overall_data_throughput")
+    added = {"sustainable_requests_per_second": None, "data_throughput_by_query": None, "component_seconds": {}}
+    return {**value, **{name: None for name in computed if name in value}, **added}
 
 
 def _parse_run(value: Any, number: int, path: Path) -> BenchRun:

@@ -12,8 +12,9 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +23,9 @@ from headrace.bench.driver.client import DriverProcess
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.measure.collector import ResultCollector
-from headrace.bench.measure.latency import Latencies, compute_data_throughput
-from headrace.bench.measure.sustainable import RateSearchResult, TrialVerdict, failed_verdict, search_rate
+from headrace.bench.measure.latency import Latencies
+from headrace.bench.measure.request_queue import observe_requests
+from headrace.bench.measure.sustainable import RateSearchResult, TrialVerdict, failed_verdict, judge_trial, search_rate
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.result import (
     BenchRun,
@@ -37,7 +39,7 @@ from headrace.bench.result import (
     describe_machine,
     list_versions,
 )
-from headrace.bench.scenarios.scenario import CLUSTER_SYSTEMS, Scenario
+from headrace.bench.scenarios.scenario import CLUSTER_SYSTEMS, RequestSearchSettings, Scenario
 from headrace.bench.systems.adapter import SutConfig, SutStream
 from headrace.bench.systems.process import SutProcess
 from headrace.bench.topic_run import ReadProgress, StoredTopic, run_over_topic
@@ -89,6 +91,7 @@ def start_rig(
 
 
 _MAX_PROLONGATION = 3.0  # a doubtful trial of a search takes up to this many times its length
+_REQUESTS_DELIVERED = 0.8  # of the rate of requests: of few requests a second, a trial has one less at its end
 _MAX_RETRIES, _RETRY_FACTOR = 3, 0.92  # retries with a lower rate when the run does not confirm the search, and its factor
 
 
@@ -110,7 +113,8 @@ class UnsustainedRun(FailedRun):
 class ScenarioRunner:
     """Runs one system under one scenario; with `rate`, in rows/s, there is no search. Driver and collector listen on `host`.
 
-    A scenario with a topic needs the `topic` that is written.
+    A scenario with a topic needs the `topic` that is written. One that searches a rate of requests searches it at `rate`, and
+    does not search with `requests` a second.
     """
 
     sut: str
@@ -120,6 +124,7 @@ class ScenarioRunner:
     options: Mapping[str, Any] = field(default_factory=dict)
     host: str = LOOPBACK
     topic: StoredTopic | None = None
+    requests: float | None = None
     _versions: Mapping[str, str] = field(default_factory=dict)
     _settings: Mapping[str, Any] = field(default_factory=dict)
     _verdicts: tuple[TrialVerdict, ...] = ()
@@ -142,6 +147,8 @@ class ScenarioRunner:
             return FailedRun(f"{self.sut} runs in one process and cannot use a cluster")
         if self.scenario.topic is not None:
             return self._read_topic()
+        if self.scenario.request_search is not None:
+            return self._search_requests(self.scenario.request_search)
         if self.rate is not None:
             return self._measure(self.rate, None)
         search_result = self._search_rate()
@@ -163,14 +170,66 @@ class ScenarioRunner:
         with _SearchTrials(self, scenario.peak_queries()) as trials:
             return search_rate(trials.run_trial, scenario.search.start, bounds)
 
+    def _search_requests(self, search: RequestSearchSettings) -> MeasuredRun | FailedRun:
+        """Search the sustainable rate of requests at a fixed rate of rows, or run the scenario's if `requests` is set."""
+        rows = self.rate or search.rows_per_second
+        if self.requests is not None:
+            return self._measure_requests(rows, self.requests, None)
+        result = search_rate(partial(self._try_requests, rows, search.seconds), search.start, search.bounds)
+        self._verdicts = result.trials
+        if result.rate is None:
+            return FailedRun(result.reason)
+        return self._confirm(partial(self._measure_requests, rows), result.rate)
+
+    def _try_requests(self, rows: float, seconds: float, requests: float) -> TrialVerdict:
+        """Return the verdict on one rate of requests; every trial has a new system, because queries have the same names."""
+        scenario = self.scenario.with_traffic(requests, min(seconds, self.scenario.seconds))
+        try:
+            with self.start_system(scenario.initial_queries(), rows) as running:
+                self.watcher.on_phase(f"{self.sut}: trial, {requests:,.1f} requests/s", rows)
+                verdict = self._run_requests(running, scenario, rows, requests)[1]
+        except HeadraceError as error:  # starting fails for every other rate too
+            return failed_verdict(requests, str(error), final=True, unit="requests/s")
+        self.watcher.on_verdict(verdict)
+        return verdict
+
+    def _run_requests(
+        self, running: BenchRig, scenario: Scenario, rows: float, requests: float
+    ) -> tuple[TrialResult, TrialVerdict]:
+        """Return a trial and the verdict on its requests; they are not sustained if the rows are not."""
+        limits = scenario.make_limits()
+        offer = OfferedLoad(rows, scenario.scale_rate(rows), scenario.seconds, limits, scenario.build_steps())
+        trial = running.trial_runner.run_trial(offer, self.watcher.on_sample)
+        rows_failure = "" if trial.verdict.sustainable else f"{rows:,.0f} rows/s were not sustained: {trial.verdict.reason}"
+        observed = observe_requests(trial.requests, requests, trial.start_us, scenario.seconds, trial.failure or rows_failure)
+        return trial, judge_trial(observed, replace(limits, delivered=_REQUESTS_DELIVERED))
+
+    def _measure_requests(self, rows: float, requests: float, sustainable: float | None) -> MeasuredRun | FailedRun:
+        """Run the scenario with a rate of requests, on a fresh system."""
+        scenario = self.scenario.with_traffic(requests)
+        with self.start_system(scenario.initial_queries(), rows) as running:
+            self.watcher.on_phase(f"{self.sut}: {scenario.name}, {requests:,.1f} requests/s", rows)
+            trial, verdict = self._run_requests(running, scenario, rows, requests)
+        self.watcher.on_verdict(verdict)
+        if trial.failure:
+            return FailedRun(trial.failure)
+        if not verdict.sustainable:
+            self._verdicts = (*self._verdicts, verdict) if sustainable else self._verdicts
+            return UnsustainedRun(f"{requests:,.1f} requests/s were not sustained: {verdict.reason}")
+        figures = _collect_figures(trial, self.rate)
+        return replace(figures, sustainable_request_rate=requests if sustainable is None else sustainable)
+
     def _confirm_rate(self, rate: float) -> MeasuredRun | FailedRun:
+        return self._confirm(self._measure, rate)
+
+    def _confirm(self, measure: Callable[[float, float], MeasuredRun | FailedRun], rate: float) -> MeasuredRun | FailedRun:
         """Run the scenario at `load` times the rate found; while the run is not sustained, lower the rate and run again."""
-        outcome = self._measure(rate * self.scenario.load, rate)
+        outcome = measure(rate * self.scenario.load, rate)
         for _ in range(_MAX_RETRIES):
             if not isinstance(outcome, UnsustainedRun):
                 break
             rate *= _RETRY_FACTOR
-            outcome = self._measure(rate * self.scenario.load, rate)
+            outcome = measure(rate * self.scenario.load, rate)
         return outcome
 
     def _measure(self, base: float, sustainable: float | None) -> MeasuredRun | FailedRun:
@@ -189,7 +248,7 @@ class ScenarioRunner:
                 self._verdicts = (*self._verdicts, trial.verdict)
                 contrast = f", though {sustainable:,.0f} was in the shorter trials of the search"
             return UnsustainedRun(f"{base:,.0f} rows/s was not sustained{contrast}: {trial.verdict.reason}")
-        return _collect_figures(trial, sustainable if self.rate is None else self.rate, scenario.peak_query_count)
+        return _collect_figures(trial, sustainable if self.rate is None else self.rate)
 
     @contextlib.contextmanager
     def start_system(self, queries: tuple[BenchQuery, ...], rate: float) -> Iterator[BenchRig]:
@@ -239,13 +298,12 @@ class _SearchTrials:
         return trial.verdict
 
 
-def _collect_figures(trial: TrialResult, sustainable: float | None, queries: int) -> MeasuredRun:
+def _collect_figures(trial: TrialResult, sustainable: float | None) -> MeasuredRun:
     latencies: Latencies = trial.latencies
-    read_rate = trial.verdict.drained or 0.0
     first = trial.statuses[0]
     return MeasuredRun(
         trial.offered_rate,
-        read_rate,
+        trial.verdict.drained or 0.0,
         trial.verdict.sustainable,
         sustainable,
         LatencyFigures(latencies.event_time, latencies.event_time_series),
@@ -257,5 +315,6 @@ def _collect_figures(trial: TrialResult, sustainable: float | None, queries: int
         ),
         trial.samples,
         DeploymentLog(trial.start_us, trial.requests),
-        compute_data_throughput({f"query {number}": read_rate for number in range(1, queries + 1)}),
+        trial.data_throughput,
+        component_seconds=trial.component_seconds,
     )

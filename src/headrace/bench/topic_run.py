@@ -15,15 +15,25 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.bench.driver.kafka_broker import LARGE_JVM, run_kafka_broker
-from headrace.bench.driver.topic import CommittedOffsets, TopicAddress, count_rows, delete_topic, require_client, write_topic
-from headrace.bench.measure.collector import ResultCollector
-from headrace.bench.measure.latency import compute_data_throughput
+from headrace.bench.driver.topic import (
+    CommittedOffsets,
+    TopicAddress,
+    TopicSpec,
+    count_rows,
+    delete_topic,
+    require_client,
+    write_topic,
+)
+from headrace.bench.measure.collector import Emissions, ResultCollector
+from headrace.bench.measure.data_throughput import DataThroughput, QueryLife, measure_data_throughput
 from headrace.bench.measure.resources import ResourceSample, ResourceSampler
 from headrace.bench.measure.statistics import Histogram
+from headrace.bench.queries.query import BenchQuery
 from headrace.bench.result import FailedRun, LatencyFigures, MeasuredRun, ThroughputSeries
 from headrace.bench.scenarios.scenario import Scenario
 from headrace.bench.systems.adapter import SutConfig, SutStream
@@ -38,6 +48,8 @@ _LAST_RESULTS_SECONDS = 2.0
 
 ReadProgress = Callable[[int, int, float], None]
 """Called with rows read, rows of the topic, and seconds."""
+ThroughputOfQueries = Callable[[float, float], DataThroughput | None]
+"""Called with the first and the last second of the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +114,26 @@ def run_over_topic(
         system = stack.enter_context(SutProcess(sut, config))
         ready = system.wait_ready(READY_TIMEOUT_SECONDS)
         _check_refusals(sut, system.events())
+        started_us = time.time_ns() // 1_000
         with ResourceSampler(system.pids, state=system.state) as sampler:
             observed = _observe(system, progress, scenario, topic.rows, report)
             samples = sampler.get_samples()
         time.sleep(_LAST_RESULTS_SECONDS)
-        silent = {query.name for query in queries} - set(collector.take().query_names)
+        emissions = collector.take()
+        silent = {query.name for query in queries} - set(emissions.query_names)
         settings = {**ready.settings, "messages": topic.rows, "message_bytes": round(topic.message_bytes, 1)}
-        return TopicRun(judge_progress(observed, scenario, topic.rows, samples, silent), ready.versions, settings)
+        assert scenario.topic is not None
+        measure = partial(_measure_throughput, emissions, queries, scenario.topic, started_us)
+        return TopicRun(judge_progress(observed, scenario, topic.rows, samples, silent, measure), ready.versions, settings)
+
+
+def _measure_throughput(
+    emissions: Emissions, queries: Sequence[BenchQuery], topic: TopicSpec, started_us: int, start: float, stop: float
+) -> DataThroughput | None:
+    """Return the rows/s of each query between two seconds of the run."""
+    life = QueryLife(started_us + int(start * 1e6), started_us + int(stop * 1e6))
+    lives = dict.fromkeys((query.name for query in queries), life)
+    return measure_data_throughput(emissions, {query.name: query for query in queries}, lives, topic, life.length_us)
 
 
 def _check_refusals(sut: str, events: Sequence[SutEvent]) -> None:
@@ -158,7 +183,12 @@ def _observe(
 
 
 def judge_progress(
-    observed: ObservedProgress, scenario: Scenario, rows: int, samples: Sequence[ResourceSample], silent: set[str]
+    observed: ObservedProgress,
+    scenario: Scenario,
+    rows: int,
+    samples: Sequence[ResourceSample],
+    silent: set[str],
+    measure: ThroughputOfQueries,
 ) -> MeasuredRun | FailedRun:
     """Return the figures of a run, or why it has none."""
     if silent:
@@ -187,5 +217,5 @@ def judge_progress(
         nothing,
         ThroughputSeries(tuple(observed.second), (rows,) * len(observed.read), tuple(observed.read)),
         tuple(sample for sample in samples if start <= sample.second <= stop),
-        data_throughput=compute_data_throughput({f"query {n}": rate for n in range(1, scenario.initial_count + 1)}),
+        data_throughput=measure(start, stop),
     )

@@ -7,8 +7,10 @@ queries        add    add   remove …
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,14 +18,17 @@ from typing import Protocol
 from headrace.bench.driver.client import DriverProcess, DriverStatus
 from headrace.bench.driver.rates import RateScript
 from headrace.bench.measure.collector import Emissions, ResultCollector
+from headrace.bench.measure.data_throughput import DataThroughput, measure_data_throughput
 from headrace.bench.measure.latency import DeploymentRequest, Latencies, MeasurementPeriod, measure_latencies
 from headrace.bench.measure.resources import ResourceSample, ResourceSampler
 from headrace.bench.measure.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_until_certain
 from headrace.bench.queries.query import BenchQuery
+from headrace.bench.query_requests import ChangeableSystem, QueryRequests
 from headrace.bench.scenarios.scenario import ScenarioStep
-from headrace.bench.systems.process import SutEvent
+from headrace.errors import HeadraceError
 
-_POLL_SECONDS = 0.1  # seconds between polls
+_POLL_SECONDS = 0.1  # seconds between polls of the driver
+_REQUEST_POLLS = 10  # polls of answers to requests meanwhile
 _LAST_RESULTS_SECONDS = 3.0  # seconds to wait after the last row for results of closed windows
 _DRAIN_SECONDS = 15.0
 _LATENCY_INTERVAL_SECONDS = 4.0  # seconds between latencies for the progress display
@@ -32,19 +37,8 @@ _LEAD_IN_RATE, _LEAD_IN_FACTOR = 50_000.0, 4.0  # first rate in rows/s, and the 
 _GIVE_UP_FACTOR = 2.0  # a trial ends early when the backlog grew by this many times the tolerated one
 
 
-class SystemUnderTest(Protocol):
+class SystemUnderTest(ChangeableSystem, Protocol):
     """The system under test, as a trial uses it."""
-
-    @property
-    def system(self) -> str:
-        """Its name."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process runs."""
-
-    def tail(self) -> str:
-        """Return the end of its standard error."""
 
     @property
     def state(self) -> Path | None:
@@ -56,14 +50,8 @@ class SystemUnderTest(Protocol):
     def limit_nodes(self) -> None:
         """Limit the processors of the nodes of its cluster."""
 
-    def add(self, query: BenchQuery) -> None:
-        """Request a query."""
-
-    def remove(self, name: str) -> None:
-        """Request the removal of a query."""
-
-    def events(self) -> Sequence[SutEvent]:
-        """Return its events since the last call."""
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of its work so far by component; empty if it does not measure them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +85,8 @@ class TrialResult:
     start_us: int
     result_rows: int
     drained: bool
+    data_throughput: DataThroughput | None
+    component_seconds: Mapping[str, float]
 
     @property
     def offered_rate(self) -> float:
@@ -115,57 +105,10 @@ def _ignore_progress(_status: DriverStatus, _second: float, _total: float, _late
 
 
 @dataclass(slots=True)
-class _QueryRequests:
-    """The requests to add and remove queries during a trial, and their answers."""
-
-    sut: SystemUnderTest
-    clock: Callable[[], float]
-    pending_steps: list[ScenarioStep]
-    unanswered: dict[tuple[str, str], int] = field(default_factory=dict)
-    answered: list[DeploymentRequest] = field(default_factory=list)
-    added_queries: dict[str, BenchQuery] = field(default_factory=dict)
-    has_removals: bool = False
-
-    def send_due(self, second: float) -> None:
-        """Send the requests that are due."""
-        while self.pending_steps and self.pending_steps[0].at <= second:
-            step = self.pending_steps.pop(0)
-            for query in step.add:
-                self.added_queries[query.name] = query
-                self.unanswered["live", query.name] = self._now_us()
-                self.sut.add(query)
-            for name in step.remove:
-                self.has_removals = True
-                self.unanswered["removed", name] = self._now_us()
-                self.sut.remove(name)
-
-    def receive_events(self) -> str:
-        """Process the events of the system; return why it failed, or an empty string."""
-        alive = self.sut.alive  # read first, so that its last events are processed
-        for event in self.sut.events():
-            if event.event == "failed":
-                return f"{self.sut.system} failed: {event.reason}"
-            if event.event == "refused":
-                return f"query '{event.query}' was refused: {event.reason}"
-            requested_us = self.unanswered.pop((event.event, event.query), None)
-            if requested_us is not None:
-                self.answered.append(DeploymentRequest(event.query, requested_us, event.at, self._now_us()))
-        last_line = self.sut.tail().splitlines()[-1:]
-        return "" if alive else f"{self.sut.system} ended during the trial{': ' if last_line else ''}{''.join(last_line)}"
-
-    def list_requests(self) -> tuple[DeploymentRequest, ...]:
-        """Return all requests, also those without an answer."""
-        return (*self.answered, *(DeploymentRequest(name, requested_us) for (_, name), requested_us in self.unanswered.items()))
-
-    def _now_us(self) -> int:
-        return int(self.clock() * 1e6)
-
-
-@dataclass(slots=True)
 class _TrialState:
     """The observations of a running trial so far."""
 
-    requests: _QueryRequests
+    requests: QueryRequests
     start_us: int
     statuses: list[DriverStatus] = field(default_factory=list)
     emissions: list[Emissions] = field(default_factory=list)
@@ -227,7 +170,8 @@ class TrialRunner:
     def run_trial(self, offer: OfferedLoad, report: ProgressCallback = _ignore_progress) -> TrialResult:
         """Offer the load, observe and judge; leave the system with an empty queue if it drains in time."""
         self.collector.take()  # drop results of earlier trials
-        state = _TrialState(_QueryRequests(self.sut, self.clock, list(offer.steps)), self.driver.start(offer.script))
+        work_before = self._read_component_seconds()
+        state = _TrialState(QueryRequests(self.sut, self.clock, deque(offer.steps)), self.driver.start(offer.script))
         with ResourceSampler(self.sut.pids, lambda: state.served_bytes, state=self.sut.state) as sampler:
             verdict = judge_until_certain(
                 lambda until: self._observe_until(offer, state, until, report),
@@ -237,8 +181,10 @@ class TrialRunner:
             )
             samples = sampler.get_samples()
         stopped = self.driver.start(None)
+        work = self._read_component_seconds() if not state.failure else {}
         drained = not state.failure and not state.overflowed and self._await_drain(state.requests)
         latencies = self._measure_latencies(offer, state, stopped)
+        data_throughput = self._measure_data_throughput(offer, state, stopped)
         removed = {name for step in offer.steps for name in step.remove}
         self.queries = {name: query for name, query in self._known_queries(state).items() if name not in removed}
         rows = sum(int(part.rows.sum()) for part in state.emissions)
@@ -252,7 +198,15 @@ class TrialRunner:
             state.start_us,
             rows,
             drained,
+            data_throughput,
+            {name: seconds - work_before.get(name, 0.0) for name, seconds in work.items()},
         )
+
+    def _read_component_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of work by component; a system that is too busy to answer has none, and is judged by the trial."""
+        with contextlib.suppress(HeadraceError):
+            return self.sut.read_component_seconds()
+        return {}
 
     def _observe_until(self, offer: OfferedLoad, state: _TrialState, until: float, report: ProgressCallback) -> TrialObservation:
         """Sample until a second of the trial, or until it fails; return the observation so far."""
@@ -260,16 +214,25 @@ class TrialRunner:
             status = self.driver.status()
             state.statuses.append(status)
             second = (status.now - state.start_us) / 1e6
-            state.failure = state.requests.receive_events() or _find_failure(status, state)
+            state.failure = state.failure or state.requests.receive_events() or _find_failure(status, state)
             exceeded = status.backlog - state.statuses[0].backlog > _GIVE_UP_FACTOR * offer.limits.tolerated_s * offer.rate
             if state.failure or second >= until or exceeded or status.overflowed:
                 break
-            state.requests.send_due(second)
             report(status, second, until, self._interim_latencies(offer, state, second))
-            self.sleep(_POLL_SECONDS)
+            self._change_queries(state, second)
         latencies = self._measure_latencies(offer, state, state.statuses[-1].now)
         report(state.statuses[-1], second, until, latencies)
         return _make_observation(offer, state, latencies)
+
+    def _change_queries(self, state: _TrialState, second: float) -> None:
+        """Send the requests that are due, until the next poll; an answer lets the next batch go at once."""
+        for number in range(_REQUEST_POLLS):
+            state.requests.send_due(second + number * _POLL_SECONDS / _REQUEST_POLLS)
+            if not state.requests.is_busy:
+                self.sleep(_POLL_SECONDS * (_REQUEST_POLLS - number) / _REQUEST_POLLS)
+                return
+            self.sleep(_POLL_SECONDS / _REQUEST_POLLS)
+            state.failure = state.failure or state.requests.receive_events()
 
     def _interim_latencies(self, offer: OfferedLoad, state: _TrialState, second: float) -> Latencies | None:
         """Return the latencies so far, every few seconds, for the progress display; else None."""
@@ -280,13 +243,21 @@ class TrialRunner:
 
     def _measure_latencies(self, offer: OfferedLoad, state: _TrialState, stop: int) -> Latencies:
         state.emissions.append(self.collector.take())
-        period = MeasurementPeriod(state.start_us, state.start_us + int(offer.limits.warm_up * (stop - state.start_us)), stop)
+        period = _make_period(offer, state, stop)
         return measure_latencies(Emissions.concat(state.emissions), self._known_queries(state), self.driver.log(), period)
+
+    def _measure_data_throughput(self, offer: OfferedLoad, state: _TrialState, stop: int) -> DataThroughput | None:
+        period = _make_period(offer, state, stop)
+        lives = state.requests.find_lives(self.queries, period)
+        length_us = period.stop_us - period.measured_us
+        return measure_data_throughput(
+            Emissions.concat(state.emissions), self._known_queries(state), lives, self.driver.log(), length_us
+        )
 
     def _known_queries(self, state: _TrialState) -> dict[str, BenchQuery]:
         return {**self.queries, **state.requests.added_queries}
 
-    def _await_drain(self, requests: _QueryRequests) -> bool:
+    def _await_drain(self, requests: QueryRequests) -> bool:
         """Wait for the last results and an empty queue; return False if that takes too long."""
         start = self.clock()
         while True:
@@ -296,6 +267,11 @@ class TrialRunner:
             if waited >= _LAST_RESULTS_SECONDS and self.driver.status().backlog == 0:
                 return True
             self.sleep(_POLL_SECONDS)
+
+
+def _make_period(offer: OfferedLoad, state: _TrialState, stop: int) -> MeasurementPeriod:
+    """Return the period of a trial that ends at a time in microseconds; the warm-up is a share of it."""
+    return MeasurementPeriod(state.start_us, state.start_us + int(offer.limits.warm_up * (stop - state.start_us)), stop)
 
 
 def _find_failure(status: DriverStatus, state: _TrialState) -> str:

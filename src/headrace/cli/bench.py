@@ -18,7 +18,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.bench.cluster import LOOPBACK, BenchCluster
@@ -42,7 +42,7 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one
     if as_json:
         print(json.dumps({"scenarios": [_scenario_document(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))
         return
-    table = Table("scenario", "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(Column("scenario", no_wrap=True), "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
     for scenario in scenarios:
         systems = "all" if scenario.systems == PEERS else ", ".join(scenario.systems)
         table.add_row(scenario.name, scenario.title, f"{scenario.peak_query_count:,}", systems)
@@ -133,7 +133,7 @@ class BenchView:
 
     def _show_verdict(self, verdict: TrialVerdict) -> None:
         outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
-        self._console.print(f"  {format_count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
+        self._console.print(f"  {format_count(verdict.rate)} {verdict.unit} {outcome}", soft_wrap=True)
 
     def show_run(self, run: BenchRun) -> None:
         """Print the result of a run."""
@@ -143,6 +143,8 @@ class BenchView:
         latency = run.figures.event_time_latency.histogram.summarize()
         rate, p95 = format_count(run.figures.sustainable_rate or 0), format_seconds(latency.p95 if latency else None)
         text = f"{run.sut}, {run.query_count} queries: {rate} rows/s"
+        if run.figures.sustainable_request_rate is not None:
+            text = f"{run.sut}, {run.query_count} queries: {format_count(run.figures.sustainable_request_rate)} requests/s"
         text += f", event-time latency p95 {p95}" if latency else ""
         self._console.print(text, style="bold", soft_wrap=True)
 
@@ -151,6 +153,9 @@ def run_command(
     scenario: Annotated[str, typer.Argument(help="A name from `headrace bench list`, or a .toml file.")],
     sut: Annotated[str, typer.Option(help=f"Systems, separated by commas: {', '.join(SYSTEMS)}.")] = "headrace",
     rate: Annotated[float | None, typer.Option(help="Offer this many rows/s instead of searching the sustainable rate.")] = None,
+    requests: Annotated[
+        float | None, typer.Option(help="Requests/s to add and remove queries, instead of searching their sustainable rate.")
+    ] = None,
     search: Annotated[bool, typer.Option("--search", help="Search the sustainable rate; the default without --rate.")] = False,
     duration: Annotated[
         float | None, typer.Option("--seconds", help="Duration of the run; the maximum duration of a trial.")
@@ -179,6 +184,8 @@ def run_command(
     if rate is not None and (search or not rate > 0):
         raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
     base, systems = load_scenario(scenario).with_overrides(rows=rows), _parse_systems(sut)
+    if requests is not None and (base.request_search is None or not requests > 0):
+        raise HeadraceError("invalid --requests: it must be positive, and needs a scenario with a [request_search]")
     variants = [
         base.with_overrides(queries=count, seconds=duration, keys=keys, cluster=cluster)
         for count in _parse_counts("--queries", queries)
@@ -190,7 +197,7 @@ def run_command(
             for system in systems:
                 for number in range(1, repeat + 1):
                     watcher, options = view.make_watcher(), _parse_options(option or [])
-                    run = ScenarioRunner(system, variant, watcher, rate, options, host, topic).run(number)
+                    run = ScenarioRunner(system, variant, watcher, rate, options, host, topic, requests).run(number)
                     append_run(folder, run)
                     view.show_run(run)
                     runs.append(run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ import typer
 from headrace.cli.session_file import SessionFile
 from headrace.errors import HeadraceError
 from headrace.model.names import check_name
+from headrace.model.sliding_join_options import PlanSearch, PlanTarget, SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -24,7 +25,10 @@ from headrace.planner.explain import text
 from headrace.planner.explain.plan_diagram import get_operator_kind
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.explain.text import explain
+from headrace.planner.join.cost import estimate_by_default
 from headrace.planner.join.normalized_join import normalize_join
+from headrace.planner.join.plan_comparison import PlanComparison, comparison_to_json
+from headrace.planner.join.plan_search import compare_plans
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
 from headrace.planner.shared_plan import LiveQuery, SharedOperator, StreamPlan, plan_stream
@@ -42,6 +46,7 @@ class SharedPlans:
     plans: tuple[StreamPlan, ...]
     probe_plan: SlidingJoinPlan | None = None
     partitions: int = DEFAULT_PARTITIONS
+    comparison: PlanComparison | None = None
 
     @property
     def operators(self) -> list[tuple[str, SharedOperator]]:
@@ -56,7 +61,7 @@ class SharedPlans:
 
     def to_text(self) -> str:
         """Return the explanation as text."""
-        return explain(self.queries, self.plans, probes=self.probe_plan)
+        return explain(self.queries, self.plans, probes=self.probe_plan, comparison=self.comparison)
 
     def render_graph(self, form: str) -> str:
         """Return the data flow between the state stores of joins in SLIDING windows, in a format of `FORMS`."""
@@ -73,6 +78,8 @@ class SharedPlans:
         }
         names = [query.name for query in self.queries if not query.output_stream]
         joins = None if self.probe_plan is None else text.plan_to_json(self.probe_plan)
+        if joins is not None and self.comparison is not None:
+            joins["plans"] = comparison_to_json(self.comparison)
         return {"queries": names, "streams": streams, "sliding_joins": joins, "text": self.to_text()}
 
     def _operator_document(self, operator: SharedOperator) -> dict[str, Any]:
@@ -86,29 +93,42 @@ class SharedPlans:
         }
 
 
-def plan_queries(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: int = DEFAULT_PARTITIONS) -> SharedPlans:
-    """Plan bound queries together, for a number of key partitions."""
+def plan_queries(
+    streams: Sequence[Stream],
+    plans: Mapping[str, AnyQuery],
+    partitions: int = DEFAULT_PARTITIONS,
+    sliding_joins: SlidingJoinOptions | None = None,
+) -> SharedPlans:
+    """Plan bound queries together, for a number of key partitions.
+
+    Joins in SLIDING windows have the plan that a session starts with; with `sliding_joins`, the one that these options choose by
+    default statistics.
+    """
     parts = [part for query_id, (name, plan) in enumerate(plans.items()) for part in split_query(query_id, name, plan)]
     live_queries = apply_changelog((), Changelog(tuple(part.addition for part in parts)))
     names = dict.fromkeys(
         [*(stream.name for stream in streams), *(part.result_stream.name for part in parts if part.result_stream)]
     )
-    return SharedPlans(
-        live_queries,
-        tuple(plan_stream(name, live_queries) for name in names),
-        _initial_probe_plan(live_queries, partitions),
-        partitions,
-    )
+    probe_plan, comparison = _plan_sliding_joins(live_queries, partitions, sliding_joins)
+    return SharedPlans(live_queries, tuple(plan_stream(name, live_queries) for name in names), probe_plan, partitions, comparison)
 
 
-def _initial_probe_plan(live: Sequence[LiveQuery], partitions: int) -> SlidingJoinPlan | None:
-    """Return the initial plan of joins in SLIDING windows, without statistics of their rows; None without such joins."""
-    queries = tuple(normalize_join(query) for query in live if isinstance(query.plan, SlidingJoinQuery))
+def _plan_sliding_joins(
+    live: Sequence[LiveQuery], partitions: int, options: SlidingJoinOptions | None
+) -> tuple[SlidingJoinPlan | None, PlanComparison | None]:
+    """Return the plan of joins in SLIDING windows, without statistics of their rows; None without such joins."""
+    isolated = options is not None and not options.is_shared
+    queries = tuple(normalize_join(query, isolated=isolated) for query in live if isinstance(query.plan, SlidingJoinQuery))
     if not queries:
-        return None
-    return plan_sliding_joins(
-        queries, choose_orders(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
-    )
+        return None, None
+    comparison = None
+    if options is not None:
+        comparison = compare_plans(queries, estimate_by_default(queries), partitions, options)
+        residual = comparison.taken.choice.residual_texts
+        queries = tuple(replace(query, residual_texts=residual) for query in queries)
+    choice = choose_orders(queries, None, None if comparison is None else comparison.taken.choice)
+    plan = plan_sliding_joins(queries, choice, 0, partitions, dict.fromkeys((query.id for query in queries), 0))
+    return plan, comparison
 
 
 def bind_queries(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, AnyQuery]:
@@ -130,6 +150,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     as_graph: Annotated[bool, typer.Option("--graph", help="Show the data flow of joins in SLIDING windows.")] = False,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions, for the graph.")] = DEFAULT_PARTITIONS,
+    plan: Annotated[
+        PlanSearch | None,
+        typer.Option(help="Plan joins in SLIDING windows by this search, by default statistics."),
+    ] = None,
+    target: Annotated[PlanTarget | None, typer.Option(help="What such a plan should have least of.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write to a file.")] = None,
 ) -> None:
     """Show the shared operators and the queries that use them; reads no data except the columns of files without a schema."""
@@ -137,7 +162,10 @@ def command(
         raise typer.BadParameter(f"--graph takes one of {', '.join(GRAPH_FORMATS)}, and excludes --json")
     session_file = SessionFile.load(file)
     _check_names(session_file)
-    sharing = plan_session_file(session_file, partitions)
+    options = session_file.sliding_joins
+    changed = replace(options, search=plan or options.search, target=target or options.target)
+    is_default = plan is None and target is None and options == SlidingJoinOptions()
+    sharing = plan_session_file(session_file, partitions, None if is_default else changed)
     text = _render_plans(sharing, form or "text" if as_graph else "", as_json=as_json)
     if out is None:
         print(text, end="")
@@ -165,9 +193,10 @@ def _write_file(path: Path, text: str) -> None:
         raise HeadraceError(f"cannot write file '{path}': {problem.strerror}") from None
 
 
-def plan_session_file(file: SessionFile, partitions: int = DEFAULT_PARTITIONS) -> SharedPlans:
+def plan_session_file(
+    file: SessionFile, partitions: int = DEFAULT_PARTITIONS, sliding_joins: SlidingJoinOptions | None = None
+) -> SharedPlans:
     """Bind all queries of a session file and plan them together; raises the errors that `run` would raise."""
     streams = [entry.to_stream() for entry in file.streams]
-    return plan_queries(
-        streams, bind_queries(streams, {query.name: query.sql for query in file.queries}, str(file.path)), partitions
-    )
+    queries = bind_queries(streams, {query.name: query.sql for query in file.queries}, str(file.path))
+    return plan_queries(streams, queries, partitions, sliding_joins)

@@ -420,6 +420,8 @@ def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str,
             storage_options=settings.file.storage,
             partitions=settings.partitions,
             standby=settings.standby,
+            **settings.file.changes,
+            **settings.file.sliding_joins.to_arguments(),
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None

@@ -4,6 +4,10 @@
                                       # relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     partitions = 8                    # optional number of key partitions, or "auto": it follows the cores and the load
+    changes_per_batch = 50            # optional: query changes that a micro-batch takes at most
+    change_delay = 0.5                # optional: seconds for which query changes wait for more of them
+    max_waiting_changes = 1_000       # optional: query changes that may wait; further ones wait for room, or are refused
+    change_timeout = 10               # optional: seconds for which they wait for room
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -11,6 +15,12 @@
 
     [storage."s3://elsewhere"]        # optional: other options for what is below a URL
     endpoint = "https://s3.eu-central-1.amazonaws.com"
+
+    [sliding_joins]                   # optional: how joins in SLIDING windows are planned
+    plan = "auto"                     # auto, ilp, greedy, common, flat, left_deep, chain or merging
+    target = "probes"                 # probes, latency or storage
+    budget = 1_000_000                # rows that their state stores may have together, as estimated
+    sharing = true                    # false: each query has state stores of its own
 
     [spark]                           # optional, for the Spark back-end
     master = "local[*]"               # also at the top of the file
@@ -72,8 +82,10 @@ from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
 from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.runtime.command_queue import CHANGE_TIMEOUT_SECONDS, MAX_WAITING_CHANGES, ChangeSettings
 from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 from headrace.storage.locations import StorageOptions, is_url, parse_location
 
@@ -84,10 +96,18 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
+    "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
     "spark": (dict,),
-    "streams": (dict,), "queries": (dict,), "storage": (dict,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
 }  # fmt: skip
+_CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
+    "changes_per_batch": None,
+    "change_delay": 0.0,
+    "max_waiting_changes": MAX_WAITING_CHANGES,
+    "change_timeout": CHANGE_TIMEOUT_SECONDS,
+}
 _SPARK_KEYS: _KeyTypes = {"master": (str,), "exchange": (str,), "config": (dict,)}
+_SLIDING_JOIN_KEYS: _KeyTypes = {"plan": (str,), "target": (str,), "budget": (int,), "sharing": (bool,)}
 _STREAM_KEYS: _KeyTypes = {
     "source": (str,), "time": (str,), "watermark": (str,), "max_ahead": (str,), "watermark_by": (str,), "idle": (str,),
 }  # fmt: skip
@@ -162,6 +182,9 @@ class SessionFile:
     functions: bool = True
     storage: StorageOptions = field(default_factory=dict)
     partitions: PartitionSetting | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """How query changes are batched, and how many may wait: arguments of `Session`."""
+    sliding_joins: SlidingJoinOptions = SlidingJoinOptions()  # noqa: RUF009  a frozen value
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -189,6 +212,8 @@ class SessionFile:
             top.get("functions", True),
             {name: _parse_storage_entry(top, name, value) for name, value in top.get("storage", {}).items()},
             _parse_partition_setting(top),
+            _parse_change_settings(top),
+            _parse_sliding_joins(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -292,6 +317,26 @@ def _parse_partition_setting(top: _TomlTable) -> PartitionSetting | None:
         return None if setting is None else parse_partitions(setting)
     except HeadraceError as error:
         raise top.make_error("partitions", f"is {setting!r}", hint=error.hint) from error
+
+
+def _parse_change_settings(top: _TomlTable) -> dict[str, Any]:
+    given = {name: top.values[name] for name in _CHANGE_KEYS if name in top.values}
+    try:
+        ChangeSettings(*(given.get(name, default) for name, default in _CHANGE_KEYS.items()))
+    except HeadraceError as error:
+        raise HeadraceError(f"session file '{top.file}': {error.message}", hint=error.hint) from error
+    return given
+
+
+def _parse_sliding_joins(top: _TomlTable) -> SlidingJoinOptions:
+    table = _TomlTable(top.file, "sliding_joins", top.get("sliding_joins", {}))
+    table.check_keys(_SLIDING_JOIN_KEYS)
+    plan, target, budget = table.get("plan", "auto"), table.get("target", "probes"), table.get("budget")
+    try:
+        return SlidingJoinOptions.parse(plan, target, budget, is_shared=table.get("sharing", True))
+    except HeadraceError as error:
+        key = error.message.partition("sliding_")[2].partition("=")[0]
+        raise table.make_error(key, f"is {table.get(key)!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

@@ -10,6 +10,7 @@ from headrace.errors import SqlError
 from headrace.model.time import DurationError, parse_duration
 
 WindowLength = str | timedelta
+UNBOUNDED = "UNBOUNDED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,9 @@ class WindowSpec:
 
     def __post_init__(self) -> None:
         """Raise SqlError for an invalid length."""
-        for length in self.lengths:
-            _check_length(length)
+        for number, length in enumerate(self.lengths):
+            if not (self.function == "SLIDING" and number == 0 and str(length).upper() == UNBOUNDED):
+                _check_length(length)
 
     def to_sql(self, source: str) -> str:
         """Return the SQL of the window function applied to a source."""
@@ -68,6 +70,7 @@ def session_window(gap: WindowLength) -> WindowSpec:
 def sliding(range: WindowLength, lateness: WindowLength | None = None) -> WindowSpec:  # noqa: A002  SQL calls it so
     """Return sliding windows for joins: a row can be joined for `range` from its event time on.
 
-    Rows that are later than `lateness` are dropped. Raises SqlError for an invalid length.
+    With the range "unbounded" it can be joined for ever. Rows that are later than `lateness` are dropped. Raises SqlError for an
+    invalid length.
     """
     return WindowSpec("SLIDING", (range,) if lateness is None else (range, lateness))

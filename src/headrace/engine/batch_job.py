@@ -32,7 +32,7 @@ from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.watermark import compute_reached_time
-from headrace.plan.derived import UnnestedStream
+from headrace.plan.derived import RowStream
 from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -142,10 +142,11 @@ class BatchJob:
     Windows over the streams `final_except` stay open, and those over `drained_except` stayed open in that earlier batch.
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
-    versions of joins that do not run in the written order. `directory` is the location of the checkpoint, and `checkpoint_id` its
-    unique id, so that worker caches distinguish it from a later one in the same place. `state_map` is the partition map
-    that the state was written for; where it differs from `partition_map`, this batch repartitions it. `attempt` tells apart the
-    runs of a batch that is run several times; a `trial` writes to no sink, because nothing of it will be committed.
+    versions of joins that do not run in the written order, `join_bits` the bits of all window joins. `directory` is the
+    location of the checkpoint, and `checkpoint_id` its unique id, so that worker caches distinguish it from a later one in the
+    same place. `state_map` is the partition map that the state was written for; where it differs from `partition_map`, this
+    batch repartitions it. `attempt` tells apart the runs of a batch that is run several times; a `trial` writes to no sink,
+    because nothing of it will be committed.
     """
 
     batch: int
@@ -160,6 +161,7 @@ class BatchJob:
     extra_shuffles: int = 0
     stream_levels: Mapping[str, int] = field(default_factory=dict)
     order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
+    join_bits: Mapping[int, int] = field(default_factory=dict)
     final: bool = False
     final_except: frozenset[str] = frozenset()
     drained: bool = False
@@ -169,7 +171,7 @@ class BatchJob:
     segment_refs: tuple[SegmentRef, ...] = ()
     first_batches: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
     udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
-    unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
+    unnested_streams: tuple[RowStream, ...] = ()  # UNNEST streams, each after the stream it reads
     attempt: str = ""
     trial: bool = False
     budget: QueryBudget = DEFAULT_BUDGET
@@ -315,7 +317,10 @@ class BatchJob:
     def list_joiners(self) -> list[Joiner]:
         """Return the joiners of all live window joins."""
         return [
-            joiner for query in self.queries for joiner in self.load_query(query).get_joiners(self.order_versions.get(query, ()))
+            joiner
+            for number in self.queries
+            if number in self.join_bits
+            for joiner in self.load_query(number).get_joiners(self.join_bits[number], self.order_versions.get(number, ()))
         ]
 
     def get_previous_times(self) -> dict[str, int]:
@@ -381,6 +386,7 @@ class MapReport:
     set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
     relation_samples: dict[str, list[RelationSample]] = field(default_factory=dict)
     seconds: float = 0.0
+    component_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @record("shuffle-block")
@@ -415,6 +421,30 @@ class ShuffleBlock:
 
 
 @dataclass(slots=True)
+class StoreCounts:
+    """The work at a state store of sliding joins in a partition.
+
+    - `rows_in`: rows inserted, `probes`: rows that looked for partners, `matches`: joined rows.
+    - `pairs`: pairs of rows that look-ups yielded, of which windows and conditions were checked.
+    - `delayed`: rows that waited for a later level, because the store was not complete yet.
+    """
+
+    rows_in: int = 0
+    probes: int = 0
+    pairs: int = 0
+    matches: int = 0
+    delayed: int = 0
+
+    def add(self, other: StoreCounts) -> None:
+        """Add the counts of another level, micro-batch or partition."""
+        self.rows_in += other.rows_in
+        self.probes += other.probes
+        self.pairs += other.pairs
+        self.matches += other.matches
+        self.delayed += other.delayed
+
+
+@dataclass(slots=True)
 class ReduceReport:
     """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
@@ -436,10 +466,12 @@ class ReduceReport:
     join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    store_counts: dict[int, StoreCounts] = field(default_factory=dict)
     sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
     input_rows: dict[str, int] = field(default_factory=dict)
     split_hash: int | None = None
     seconds: float = 0.0
+    component_seconds: dict[str, float] = field(default_factory=dict)
 
 
 def merge_partition_times(times: Mapping[str, dict[int, int]], report: MapReport) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_with_policy
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
+from headrace.engine.component_timer import ComponentTimer, measured
 from headrace.engine.compute.columns import combine_chunks, to_numbers
 from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.dead_letters import SkippedRowLog
@@ -32,7 +33,7 @@ from headrace.engine.operators.query_sets import make_bitmap
 from headrace.engine.operators.selection import CellAssigner, CellAssignment
 from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
-from headrace.engine.operators.unnest import find_needed_columns, list_unnested_streams, unnest_rows
+from headrace.engine.operators.unnest import derive_rows, find_needed_columns, list_row_streams
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.engine.worker_cache import LoadedPlan
 from headrace.model.time import MIN_TIME
@@ -53,24 +54,29 @@ def _run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tup
     job.prepare_cache()
     job.load_udfs()
     report = MapReport()
+    timer = ComponentTimer(report.component_seconds)
     skipped = SkippedRowLog(report)
     blocks = [ShuffleBlock(task, report) for _ in range(job.partitions)]
     by_stream: dict[str, list[Range]] = defaultdict(list)
     for split in ranges:
         by_stream[split.stream].append(split)
     for name, splits in by_stream.items():
-        map_pass = MapPass(job, job.streams[name], report, blocks)
-        map_pass.run_with_unnested(map_pass.read_ranges(splits, skipped))
+        map_pass = MapPass(job, job.streams[name], report, blocks, timer)
+        map_pass.run_with_derived(map_pass.read_ranges(splits, skipped))
     skipped.write_dead_letters(job, task)
     report.seconds = time.perf_counter() - started_at
+    timer.close(report.seconds)
     return list(enumerate(blocks))
 
 
 class MapPass:
     """The pass of the rows of one stream, in one task, through the shared operators."""
 
-    def __init__(self, job: BatchJob, stream_job: StreamJob, report: MapReport, blocks: list[ShuffleBlock]) -> None:
+    def __init__(
+        self, job: BatchJob, stream_job: StreamJob, report: MapReport, blocks: list[ShuffleBlock], timer: ComponentTimer
+    ) -> None:
         """Report to `report`, and add output to `blocks`, one for each partition."""
+        self.timer = timer
         self.job, self.stream_job, self.report, self.blocks = job, stream_job, report, blocks
         self.stream_name, self.task = stream_job.stream.name, blocks[0].task
         self.current_plan = job.load_plan(stream_job.plan)
@@ -82,22 +88,25 @@ class MapPass:
         }
         self.watermarks = {subscriber.query_id: by_streams[subscriber.streams] for subscriber in subscribers}
 
-    def run_with_unnested(self, table: pa.Table) -> None:
-        """Process rows with the operators of their stream, and with those of the UNNEST streams that derive from it."""
-        self.run(table)
-        for unnested in list_unnested_streams(self.job, self.stream_name):
-            rows, error = unnest_rows(unnested, table.filter(pc.is_valid(table[self.stream_job.stream.time])))
+    def run_with_derived(self, table: pa.Table) -> None:
+        """Process rows with the operators of their stream, and with those of the streams that derive from its rows."""
+        timely = self.run(table)
+        for derived in list_row_streams(self.job, self.stream_name):
+            rows, error = derive_rows(derived, self.stream_name, timely)
             for query in self.job.queries if error else ():
-                if unnested in self.job.load_query(query).live.unnested:
+                if derived in self.job.load_query(query).live.unnested:
                     self.failures.add(query, error)
-            MapPass(self.job, self.job.streams[unnested.name], self.report, self.blocks).run_with_unnested(rows)
+            MapPass(self.job, self.job.streams[derived.name], self.report, self.blocks, self.timer).run_with_derived(rows)
 
-    def run(self, table: pa.Table) -> None:
-        """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing."""
+    def run(self, table: pa.Table) -> pa.Table:
+        """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing.
+
+        Return the rows that count: those with an event time that is not too far in the future.
+        """
         self.report.row_counts[self.stream_name] = self.report.row_counts.get(self.stream_name, 0) + table.num_rows
         table = self._drop_ahead_rows(self._drop_untimed_rows(table))
         if table.num_rows == 0:
-            return
+            return table
         stream_batch = RowBatch(table, self.stream_job.stream.time)
         self.report.max_event_times[self.stream_name] = max(
             self.report.max_event_times.get(self.stream_name, MIN_TIME), stream_batch.max_time
@@ -110,11 +119,13 @@ class MapPass:
         self._ingest_sliding_joins(stream_batch)
         self._build_session_runs(stream_batch)
         self._route_rows(stream_batch)
+        return table
 
     def _list_live(self, operator: SharedOperator | JoinBuffer) -> list[int]:
         """Return the live queries that use an operator."""
         return [subscriber.query_id for subscriber in operator.subscribers if subscriber.query_id in self.watermarks]
 
+    @measured("input")
     def read_ranges(self, ranges: Iterable[Range], skipped: SkippedRowLog) -> pa.Table:
         """Return the rows of ranges, with the columns that queries need; record what is skipped."""
         needed_columns = find_needed_columns(self.job, self.stream_job)
@@ -174,6 +185,7 @@ class MapPass:
                 old_rows = RowBatch(batch.table.take(pa.array(rows)), self.stream_job.stream.time, unused)
                 yield epoch.number, epoch.start, loaded, old_rows
 
+    @measured("join")
     def _buffer_join_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         """Buffer the rows that window joins select."""
         for number, operator in enumerate(loaded.plan.join_buffers):
@@ -190,14 +202,16 @@ class MapPass:
             record_predicate_errors(operator.subscribers, batch, self.watermarks, self.failures)
         users = zip(operator.subscribers, operator.query_bits, strict=True)
         live = make_bitmap([bit for user, bit in users if user.query_id in self.watermarks], set_assigner.width)
-        sets = set_assigner.assign_sets(batch) & live
+        with self.timer.measure("selection"):
+            sets = set_assigner.assign_sets(batch) & live
         self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
         oldest = self._find_oldest_time(operator)
-        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest):
+        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest, self.task):
             self.blocks[partition].join_rows.append(RoutedRows(replace(address, slice_start=start), rows))
         for keys in {operator.keys, *((key,) for key in operator.keys)}:
             self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
 
+    @measured("aggregation")
     def _aggregate_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         numbered = [
             (index, operator)
@@ -245,6 +259,7 @@ class MapPass:
         )
         return MIN_TIME if floor == MIN_TIME else floor - operator.retention + 1
 
+    @measured("selection")
     def _assign_cells(self, operator: SharedOperator, assigner: CellAssigner, batch: RowBatch) -> CellAssignment:
         assignment = assigner.assign_cells(batch)
         _record_operator_errors(operator, assignment, batch, self.watermarks, self.failures)
@@ -272,6 +287,7 @@ class MapPass:
         late_key = (query, self.stream_job.base_streams[0] if self.stream_job.base_streams else self.stream_name)
         self.report.late_rows[late_key] = self.report.late_rows.get(late_key, 0) + count
 
+    @measured("join")
     def _ingest_sliding_joins(self, batch: RowBatch) -> None:
         """Send rows to the state stores of sliding joins and to the partitions where they probe."""
         if not self.job.sliding_join_plan_file:
@@ -297,6 +313,7 @@ class MapPass:
         for relation, sample in ingest.samples.items():
             self.report.relation_samples.setdefault(relation, []).append(sample)
 
+    @measured("aggregation")
     def _build_session_runs(self, batch: RowBatch) -> None:
         encoder = KeyEncoder(batch, self.job.partition_map, MIN_TIME)
         for operator in self.current_plan.plan.sessions if batch.row_count else ():
@@ -308,6 +325,7 @@ class MapPass:
                     else:
                         self.blocks[partition].session_runs.append((query, query_runs))
 
+    @measured("routing")
     def _route_rows(self, batch: RowBatch) -> None:
         for operator in self.current_plan.plan.routers:
             with blame("routing of rows", self._list_live(operator), self.failures):

@@ -23,8 +23,10 @@ from headrace.engine.batch_job import (
     SessionRef,
     ShuffleBlock,
     StateRef,
+    StoreCounts,
 )
 from headrace.engine.budgets import BudgetMeter
+from headrace.engine.component_timer import ComponentTimer, measured
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
 from headrace.engine.compute.text_limits import limit_text
@@ -52,6 +54,7 @@ from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.derived import HIDDEN_TIME
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.query_bits import BitTranslation, translate_bits
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
 from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
@@ -115,7 +118,8 @@ class _ReduceTask:
     """
 
     def __init__(self, job: BatchJob, partition: int, task_input: ReduceInput) -> None:
-        self.started_at = time.perf_counter()
+        self.started_at, self.component_seconds = time.perf_counter(), dict[str, float]()
+        self.timer = ComponentTimer(self.component_seconds)
         self.job, self.partition, self.level, self.task_input = job, partition, task_input.level, task_input
         self.blocks, self.max_event_times = task_input.blocks, dict(task_input.max_event_times)
         self.failures, self.results = QueryFailures(), BatchResults()
@@ -139,11 +143,13 @@ class _ReduceTask:
         )
         self.watermarks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
+        self.translations: dict[tuple[str, int, int], BitTranslation | None] = {}
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
         self.outbox = Outbox(partition, job.partition_map)
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
+        self.store_counts: dict[int, StoreCounts] = {}
 
     def run(self) -> tuple[ReduceReport, dict[int, LevelMessage]]:
         """Evaluate windows and joins, send messages, write results and state."""
@@ -152,7 +158,8 @@ class _ReduceTask:
         segment_refs = self._run_sliding_joins()
         open_runs, kept_sessions = self._merge_sessions()
         self._add_stateless_results()
-        rows = self.result_writer.take_rows()
+        with self.timer.measure("output"):
+            rows = self.result_writer.take_rows()
         self._send_messages()
         refs = self._write_state(open_runs, kept_sessions, rows)
         map_reports = [block.report for block in self.blocks] if self.partition == 0 else []
@@ -166,13 +173,15 @@ class _ReduceTask:
             self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
-        report.sink_files = self.result_writer.sink_files
+        report.sink_files, report.store_counts = self.result_writer.sink_files, self.store_counts
         counts = Counter[str]()
         for block in self.blocks:
             counts.update(block.count_rows())
         report.input_rows = dict(counts)
         report.split_hash = find_split_hash(list(self._list_keyed_inputs())) if self.job.samples_load else None
         report.seconds = time.perf_counter() - self.started_at
+        self.timer.close(report.seconds)
+        report.component_seconds = self.component_seconds
         return report, self.outbox.messages
 
     def _list_keyed_inputs(self) -> Iterator[KeyedInput]:
@@ -190,7 +199,7 @@ class _ReduceTask:
     def _find_routing_keys(self, address: Address) -> Sequence[Expression] | None:
         """Return the keys that rows with an address are routed by; None if they are spread evenly."""
         if isinstance(address, BufferAddress):
-            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys
+            return self._get_join_buffer(address.stream, address.epoch, address.operator).keys or None
         if isinstance(address, StoreAddress):
             key = self.job.load_sliding_join_plan().store_specs[address.store].partition_key
             return None if key is None else (key,)
@@ -219,6 +228,7 @@ class _ReduceTask:
             self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_reached_times()), after
         return self.watermarks[streams]
 
+    @measured("state")
     def _collect_slices(self, *, deferred: bool) -> list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]]:
         slices: list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]] = []
         for ref in self._select_refs(self.job.aggregation_refs, deferred=deferred):
@@ -243,24 +253,41 @@ class _ReduceTask:
     def _load_epoch_plan(self, stream: str, epoch: int) -> LoadedPlan:
         return self.job.load_plan(next(version.plan for version in self.job.streams[stream].epochs if version.number == epoch))
 
+    @measured("state")
     def _collect_buffers(self, *, deferred: bool) -> list[tuple[StateRef, JoinBuffer, BufferSlice]]:
         buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
         for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
-            stored, buffer = self.job.load_buffered_rows(ref), self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
+            stored = self.job.load_buffered_rows(ref)
             if not self.origin.is_moved:
-                buffers.append(_make_buffer_slice(self.origin.adopt(ref), buffer, stored))
+                buffers.append(self._make_buffer_slice(self.origin.adopt(ref), stored))
             else:
-                share = take_share(buffer.keys, stored, ref.partition, self.origin)
+                keys = self._get_join_buffer(ref.stream, ref.epoch, ref.operator).keys
+                share = take_share(keys or None, stored, ref.partition, self.origin)
                 if share.row_count:
-                    buffers.append(_make_buffer_slice(replace(ref, file="", partition=self.partition), buffer, share))
+                    buffers.append(self._make_buffer_slice(replace(ref, file="", partition=self.partition), share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:
             for index, routed in enumerate(block.join_rows):
                 address = routed.address
                 if isinstance(address, BufferAddress):
                     slice_key = (address.stream, address.epoch, address.operator, address.slice_start)
                     new_ref = StateRef(block.file, index, self.partition, *slice_key, routed.rows.bytes, routed.rows.row_count)
-                    buffers.append(_make_buffer_slice(new_ref, self._get_join_buffer(*slice_key[:3]), routed.rows))
+                    buffers.append(self._make_buffer_slice(new_ref, routed.rows))
         return [entry for entry in buffers if not deferred or self._has_due_subscriber(entry[1])]
+
+    def _make_buffer_slice(self, ref: StateRef, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
+        buffer = self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
+        translation = self._find_translation(ref.stream, ref.epoch, ref.operator)
+        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows, translation)
+
+    def _find_translation(self, stream: str, epoch: int, operator: int) -> BitTranslation | None:
+        """Return the translation from the bits in a join buffer of an epoch to those of now; None if no bit has moved."""
+        key = stream, epoch, operator
+        if key not in self.translations:
+            buffer = self._get_join_buffer(stream, epoch, operator)
+            then = {user.query_id: bit for user, bit in zip(buffer.subscribers, buffer.query_bits, strict=True)}
+            translation = translate_bits(then, self.job.join_bits)
+            self.translations[key] = translation if translation.moved else None
+        return self.translations[key]
 
     def _get_join_buffer(self, stream: str, epoch: int, operator: int) -> JoinBuffer:
         return self._load_epoch_plan(stream, epoch).plan.join_buffers[operator]
@@ -268,6 +295,7 @@ class _ReduceTask:
     def _has_due_subscriber(self, operator: SharedAggregation | JoinBuffer) -> bool:
         return any(self._is_due(subscriber.query_id) for subscriber in operator.subscribers)
 
+    @measured("join")
     def _run_window_joins(self) -> None:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
@@ -284,6 +312,7 @@ class _ReduceTask:
                     join_level.join_forwarded(self.level - first_level, self.task_input.messages)
             self.join_counts |= join_level.row_counts
 
+    @measured("join")
     def _run_sliding_joins(self) -> list[SegmentRef]:
         """Run the sliding joins; return the segments that stay in their state."""
         if not self.job.sliding_join_plan_file:
@@ -299,12 +328,13 @@ class _ReduceTask:
         with blame("sliding join", (query.id for query in queries), self.failures):
             segment_refs = join_level.run(arrived_rows)
             self.new_segments = state_store.new_segments
-        self.probe_counts = join_level.probe_counts
+        self.probe_counts, self.store_counts = join_level.probe_counts, dict(join_level.store_counts)
         return segment_refs
 
     def _get_watermark_after(self, query: NormalizedJoin) -> int:
         return self._get_watermarks(self.queries[query.id])[1]
 
+    @measured("messages")
     def _send_messages(self) -> None:
         """Send results that are rows of a stream, deferred inputs, and the greatest event times to the next level."""
         if self.level == self.job.extra_shuffles:
@@ -339,6 +369,7 @@ class _ReduceTask:
             deferred.session_runs += [(query, runs) for query, runs in block.session_runs if self._is_deferred(query)]
         return deferred
 
+    @measured("windows")
     def _evaluate_windows(self) -> None:
         """Find the windows that close, shape by shape, and evaluate them."""
         slices = [*self.slices, *(self._collect_slices(deferred=True) if self.level else ())]
@@ -372,6 +403,7 @@ class _ReduceTask:
                     self.failures,
                 )
 
+    @measured("windows")
     def _merge_sessions(self) -> tuple[dict[int, sessions.SessionRuns], list[SessionRef]]:
         """Merge runs into open sessions and emit the closed ones; return the open sessions and untouched references."""
         arrived_runs: dict[int, list[sessions.SessionRuns]] = defaultdict(list)
@@ -419,6 +451,7 @@ class _ReduceTask:
         sessions.emit_closed(number, plan, gap, closed, self.results, self.failures)
         return open_runs
 
+    @measured("routing")
     def _add_stateless_results(self) -> None:
         rows_by_query: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
         for block in self.blocks:
@@ -438,6 +471,7 @@ class _ReduceTask:
                 self.results.tables.append(batch)
                 self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, batch.num_rows))
 
+    @measured("state")
     def _write_state(
         self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef], task_rows: TaskRows
     ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
@@ -541,14 +575,10 @@ def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa
     for name in sorted(results):
         table = pa.Table.from_batches(results[name]).combine_chunks()
         last_times = from_numbers(to_numbers(combine_chunks(table[HIDDEN_TIME])) - 1, TIMESTAMP)
-        MapPass(job, job.streams[name], report, blocks).run(
+        MapPass(job, job.streams[name], report, blocks, ComponentTimer({})).run(
             table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
         )
     return list(enumerate(blocks))
-
-
-def _make_buffer_slice(ref: StateRef, buffer: JoinBuffer, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
-    return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows)
 
 
 def _make_partial_loader(job: BatchJob, ref: StateRef) -> Callable[[], PartialAggregate]:

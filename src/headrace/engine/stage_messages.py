@@ -55,3 +55,8 @@ class Outbox:
     def send_rows(self, partition: int, address: Address, rows: RowSegment) -> None:
         """Send rows to an operator of a partition."""
         self.get_message(partition).join_rows.append(RoutedRows(address, rows))
+
+    def broadcast_rows(self, address: Address, rows: RowSegment) -> None:
+        """Send a copy of rows to an operator of every partition."""
+        for partition in range(self.partitions.count):
+            self.send_rows(partition, address, rows)

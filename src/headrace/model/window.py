@@ -50,6 +50,9 @@ class SessionWindow:
         return f"SESSION({format_duration(self.gap)})"
 
 
+UNBOUNDED_LENGTH = 100 * 366 * 86_400_000_000  # a century, the longest window: SLIDING(s, UNBOUNDED)
+
+
 @record("sliding-window")
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
@@ -66,7 +69,7 @@ class SlidingWindow:
     def __str__(self) -> str:
         """Return the SQL spelling."""
         late = f", {format_duration(self.lateness)}" if self.lateness else ""
-        return f"SLIDING({format_duration(self.length)}{late})"
+        return f"SLIDING({'UNBOUNDED' if self.length == UNBOUNDED_LENGTH else format_duration(self.length)}{late})"
 
 
 Window: TypeAlias = HopWindow | SessionWindow

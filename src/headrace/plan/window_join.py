@@ -23,7 +23,7 @@ from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.model.window import HopWindow, WindowEnds, find_common_ends
 
-MAX_WINDOW_JOIN_INPUTS = 6
+MAX_WINDOW_JOIN_INPUTS = 8
 
 
 def joined_column(index: int, name: str, kind: pa.DataType) -> Column:

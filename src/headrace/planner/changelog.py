@@ -1,8 +1,8 @@
 """Changes to the set of live queries, applied to the stream at an exact event time.
 
-New queries reuse the bits of removed ones, lowest first, so the width of a query-set is the number of live queries. A
-changelog-set holds the bits that denote the same query before and after a change. Query-sets from before and after a change may
-be compared on those bits only; over several changes, on the AND of their changelog-sets.
+New queries reuse the bits of removed ones, lowest first. Window joins and sliding joins number their bits apart, because no row
+belongs to both; so the width of a query-set is the greatest number of joins of its kind, and `compact_bits` reduces it after
+removals.
 
 A query in the pipeline is one live query, plus one for each windowed query nested in it. These parts are live queries and share
 operators with all others; their results are rows of a derived stream that other parts read. `compute_stream_depths` counts the
@@ -11,8 +11,11 @@ shuffles before such a stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeAlias
 
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME
@@ -20,14 +23,18 @@ from headrace.plan.derived import (
     MAX_INNER_QUERIES,
     AnyQuery,
     NestedQuery,
-    UnnestedStream,
+    RowStream,
     compute_start_times,
     isolate_inner_queries,
 )
 from headrace.plan.logical import LogicalQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_plan import canonicalize_join
+from headrace.planner.query_bits import FormerBit, choose_bit_limit, move_bits
 from headrace.planner.shared_plan import LiveQuery
+
+_BitSpace: TypeAlias = type[WindowJoinQuery | SlidingJoinQuery] | None  # only rows of joins have query-sets as bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class QueryAddition:
     plan: LogicalQuery
     since: int
     output_stream: str = ""
-    unnested: tuple[UnnestedStream, ...] = ()
+    unnested: tuple[RowStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +67,14 @@ class Changelog:
 def apply_changelog(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, ...]:
     """Return the live queries after a change; additions take the lowest free bits in the order of their ids."""
     remaining = [query for query in live if query.id not in changelog.removals]
-    taken = {query.bit for query in remaining}
-    free = (bit for bit in range(len(remaining) + len(changelog.additions) + 1) if bit not in taken)
+    free = {kind: _iter_free_bits(remaining, kind) for kind in (WindowJoinQuery, SlidingJoinQuery, None)}
     remaining += [
         LiveQuery(
             addition.id,
             addition.name,
             addition.plan,
             addition.since,
-            next(free),
+            next(free[_find_bit_space(addition.plan)]),
             (),
             addition.output_stream,
             (),
@@ -80,26 +86,33 @@ def apply_changelog(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[Li
     return tuple(sorted(remaining, key=lambda query: query.id))
 
 
-def to_query_set(bits: Iterable[int]) -> int:
-    """Return the bit mask with these bits."""
-    mask = 0
-    for bit in bits:
-        mask |= 1 << bit
-    return mask
+def compact_bits(live: Sequence[LiveQuery], batch: int) -> tuple[LiveQuery, ...]:
+    """Return the live queries with fewer words of bits, from a batch on, where that pays; their order is kept."""
+    bits: dict[_BitSpace, dict[int, int]] = defaultdict(dict)
+    for query in live:
+        bits[_find_bit_space(query.plan)][query.id] = query.bit
+    moved: dict[int, int] = {}
+    for kind in (WindowJoinQuery, SlidingJoinQuery):
+        limit = choose_bit_limit(bits[kind].values())
+        if limit is not None:
+            moved |= move_bits(bits[kind], limit)
+    return tuple(_move_query(query, moved[query.id], batch) if query.id in moved else query for query in live)
 
 
-def compute_changelog_set(before: Sequence[LiveQuery], after: Sequence[LiveQuery]) -> int:
-    """Return the bits that denote the same query before and after a change."""
-    ids = {query.bit: query.id for query in before}
-    return to_query_set(query.bit for query in after if ids.get(query.bit) == query.id)
+def _move_query(query: LiveQuery, bit: int, batch: int) -> LiveQuery:
+    """Return a query with another bit; that of a window join before is known from the plans of its epochs."""
+    former = (FormerBit(query.bit, batch),) if isinstance(query.plan, SlidingJoinQuery) else ()
+    return replace(query, bit=bit, former_bits=(*query.former_bits, *former))
 
 
-def intersect_changelog_sets(sets: Iterable[int]) -> int:
-    """Return the bits that are unchanged over several successive changes; −1 (all bits) for no change."""
-    mask = -1
-    for unchanged in sets:
-        mask &= unchanged
-    return mask
+def _find_bit_space(plan: LogicalQuery) -> _BitSpace:
+    """Return the kind of queries among which the bit of a query is unique."""
+    return next((kind for kind in (WindowJoinQuery, SlidingJoinQuery) if isinstance(plan, kind)), None)
+
+
+def _iter_free_bits(live: Iterable[LiveQuery], kind: _BitSpace) -> Iterator[int]:
+    taken = {query.bit for query in live if _find_bit_space(query.plan) is kind}
+    return (bit for bit in count() if bit not in taken)
 
 
 _FIRST_PART_ID = 1 << 40  # above all query ids
@@ -141,7 +154,7 @@ def split_query(query_id: int, name: str, query: AnyQuery, since: int = MIN_TIME
     ]
 
 
-def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
+def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[RowStream, ...]:
     """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
     return tuple({stream.name: stream for query in live for stream in query.unnested}.values())
 
@@ -156,8 +169,11 @@ def root_query_id(part: int) -> int:
     return part if part < _FIRST_PART_ID else (part - _FIRST_PART_ID) // MAX_INNER_QUERIES
 
 
-def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
-    """Return, for each stream of results, the number of shuffles before its rows exist."""
+def compute_stream_depths(live: Iterable[LiveQuery], sliding_join_levels: int = 0) -> dict[str, int]:
+    """Return, for each stream of results, the number of shuffles before its rows exist.
+
+    `sliding_join_levels` is the number of shuffles after the first one that joins in SLIDING windows take.
+    """
     makers: dict[str, list[LiveQuery]] = {}
     for query in live:
         if query.output_stream:
@@ -167,13 +183,17 @@ def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
     def depth(stream: str) -> int:
         if stream not in depth_by_stream and stream in makers:
             depth_by_stream[stream] = 1 + max(
-                maker.extra_shuffles + max(map(depth, maker.plan.streams)) for maker in makers[stream]
+                _count_shuffles(maker, sliding_join_levels) + max(map(depth, maker.plan.streams)) for maker in makers[stream]
             )
         return depth_by_stream.get(stream, 0)
 
     for stream in makers:
         depth(stream)
     return depth_by_stream
+
+
+def _count_shuffles(maker: LiveQuery, sliding_join_levels: int) -> int:
+    return sliding_join_levels if isinstance(maker.plan, SlidingJoinQuery) else maker.extra_shuffles
 
 
 def compute_query_level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:

@@ -15,7 +15,7 @@ from headrace.model.expression import Expression, column_names
 from headrace.model.record import record
 from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
-from headrace.plan.derived import UnnestedStream
+from headrace.plan.derived import RowStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
@@ -23,6 +23,7 @@ from headrace.planner.components import Component, derive_branch_components
 from headrace.planner.join.window_join_plan import JoinOrderVersion, count_extra_shuffles, find_needed_columns, iter_buffer_keys
 from headrace.planner.operator_grouping import group_subscribers
 from headrace.planner.predicate_index import PredicateIndex, build_predicate_index
+from headrace.planner.query_bits import FormerBit
 from headrace.planner.slicing import derive_progressions
 from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
 
@@ -30,13 +31,17 @@ from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
 @record("backfill")
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on."""
+    """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on.
+
+    The bits are those of the query when its rows were borrowed: it may be removed since.
+    """
 
     relation: str
     query_id: int
     bit: int
     first_batch: int
     since: int
+    former_bits: tuple[FormerBit, ...] = ()
 
 
 @record("live-query")
@@ -52,12 +57,14 @@ class LiveQuery:
     order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join: versions of its join order
     output_stream: str = ""  # the derived stream of its results, read by other queries
     backfills: tuple[Backfill, ...] = ()  # earlier rows, taken from the state of other queries
-    unnested: tuple[UnnestedStream, ...] = ()  # unnested streams that it reads
+    unnested: tuple[RowStream, ...] = ()  # unnested streams that it reads
+    former_bits: tuple[FormerBit, ...] = ()  # of a sliding join: bits in query-sets that earlier batches defined
 
     @property
     def signature(self) -> str:
-        """What a plan depends on: the query id, and the join order versions."""
-        return f"{self.id}{''.join(f';{version.order},{version.since}' for version in self.order_versions)}"
+        """What a plan depends on: the query id, the bit in join buffers, and the join order versions."""
+        bit = f"/{self.bit}" if isinstance(self.plan, WindowJoinQuery) else ""
+        return f"{self.id}{bit}{''.join(f';{version.order},{version.since}' for version in self.order_versions)}"
 
     @property
     def extra_shuffles(self) -> int:

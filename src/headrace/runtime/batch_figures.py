@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.connectors import Position
-from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.engine.batch_job import MapReport, ReduceReport, StoreCounts
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery, LogicalQuery
@@ -85,14 +85,17 @@ class OperatorFigures:
 
 @dataclass(frozen=True, slots=True)
 class BatchFigures:
-    """The figures of a batch: seconds by step, streams by name, and operators by (kind, partition).
+    """The figures of a batch: seconds by step, streams by name, operators by (kind, partition), stores by (number, partition).
 
-    The kinds are aggregation, sessions, join and stateless.
+    The kinds are aggregation, sessions, join and stateless; the stores are those of sliding joins.
     """
 
     steps: Mapping[str, float] = field(default_factory=dict)
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
     operators: Mapping[tuple[str, int], OperatorFigures] = field(default_factory=dict)
+    stores: Mapping[tuple[int, int], StoreCounts] = field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of all tasks together by component; their sum is the work of the tasks, however many ran at a time."""
 
     def sum_by_kind(self) -> dict[str, OperatorFigures]:
         """Return the figures of each kind of operator over all partitions."""
@@ -121,6 +124,14 @@ def collect_stream_figures(
     return figures
 
 
+def sum_component_seconds(map_reports: Sequence[MapReport], reports: Sequence[ReduceReport]) -> dict[str, float]:
+    """Return the seconds of all tasks by component."""
+    totals: Counter[str] = Counter()
+    for seconds in (report.component_seconds for some_reports in (map_reports, reports) for report in some_reports):
+        totals.update(seconds)
+    return dict(totals)
+
+
 def collect_operator_figures(
     state: EngineState, live: Mapping[int, LiveQuery], reports: Sequence[ReduceReport]
 ) -> dict[tuple[str, int], OperatorFigures]:
@@ -146,6 +157,17 @@ def collect_operator_figures(
     for segment in state.store_refs:
         figures["join", segment.partition].add_state(segment.bytes, segment.row_count)
     return dict(figures)
+
+
+def collect_store_counts(state: EngineState, reports: Sequence[ReduceReport]) -> dict[tuple[int, int], StoreCounts]:
+    """Return the work at each store of sliding joins by partition, also of stores that only hold rows."""
+    counts: dict[tuple[int, int], StoreCounts] = defaultdict(StoreCounts)
+    for ref in state.store_refs:
+        counts[ref.store, ref.partition] = StoreCounts()
+    for report in reports:
+        for store, store_counts in report.store_counts.items():
+            counts[store, report.partition].add(store_counts)
+    return dict(counts)
 
 
 def find_operator_kind(plan: LogicalQuery) -> str:

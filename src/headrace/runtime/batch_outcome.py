@@ -14,7 +14,14 @@ from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import epochs
-from headrace.runtime.batch_figures import BatchFigures, LagCounter, collect_operator_figures, collect_stream_figures
+from headrace.runtime.batch_figures import (
+    BatchFigures,
+    LagCounter,
+    collect_operator_figures,
+    collect_store_counts,
+    collect_stream_figures,
+    sum_component_seconds,
+)
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState
@@ -80,6 +87,8 @@ def record_outcome(
         figures=BatchFigures(
             streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
             operators=collect_operator_figures(state, live, reports),
+            stores=collect_store_counts(state, reports),
+            components=sum_component_seconds(map_reports, reports),
         ),
     )
 

@@ -115,7 +115,7 @@ def plan_batch(
         commands=tuple(commands),
         join_orders=join_orders,
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
-        sharing=str(optimizers.sliding_joins.sharing),
+        sharing="global" if optimizers.sliding_joins.options.is_shared else "none",
         final=settings.final,
         clock=settings.clock,
         source_partitions=decide_idle_partitions(state, sources, ranges, positions, settings.clock),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -63,57 +60,3 @@ class DropStream:
 
 
 Command: TypeAlias = AddQuery | RemoveQuery | AddSink | RemoveSink | DropStream
-
-
-class CommandQueue:
-    """Commands that wait for the next batch, in order. Thread-safe."""
-
-    def __init__(self) -> None:
-        """Create an empty queue."""
-        self._lock = threading.RLock()
-        self._queued: list[Command] = []
-        self._appended = 0
-
-    def __bool__(self) -> bool:
-        """Return whether a command is queued."""
-        return bool(self._queued)
-
-    @contextlib.contextmanager
-    def hold_together(self) -> Iterator[None]:
-        """Put all commands that the block appends into the same batch."""
-        with self._lock:
-            yield
-
-    def append(self, command: Command) -> None:
-        """Queue a command for the next batch."""
-        with self._lock:
-            self._queued.append(command)
-            self._appended += 1
-
-    def count_appended(self) -> int:
-        """Return how many commands were ever queued."""
-        return self._appended
-
-    def list_additions(self) -> list[AddQuery]:
-        """Return the queued additions."""
-        with self._lock:
-            return [command for command in self._queued if isinstance(command, AddQuery)]
-
-    def take(self) -> list[Command]:
-        """Remove and return all queued commands."""
-        with self._lock:
-            queued, self._queued = self._queued, []
-            return queued
-
-    def requeue(self, commands: Sequence[Command]) -> None:
-        """Put commands back at the head of the queue, after the batch that took them was abandoned."""
-        with self._lock:
-            self._queued = [*commands, *self._queued]
-
-    def withdraw_addition(self, query: int) -> bool:
-        """Remove a queued addition; return False if it is not queued."""
-        with self._lock:
-            kept = [c for c in self._queued if not (isinstance(c, AddQuery) and c.id == query)]
-            withdrawn = len(kept) < len(self._queued)
-            self._queued = kept
-            return withdrawn

@@ -29,7 +29,9 @@ from headrace.errors import (
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.partition_map import PartitionMap
+from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_order import JoinStatistics
@@ -42,12 +44,13 @@ from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
 from headrace.runtime.cleanup import run_all_steps
-from headrace.runtime.commands import AddQuery, CommandQueue, DropStream, RemoveQuery
+from headrace.runtime.command_queue import CommandQueue
+from headrace.runtime.commands import AddQuery, DropStream, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, PartitionSetting, parse_partitions
-from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
+from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer
 from headrace.runtime.sink_publication import SWEEP_INTERVAL, SinkPublisher
 from headrace.runtime.sink_queue import NeededFiles
 from headrace.sql import Catalog
@@ -90,7 +93,7 @@ class Coordinator:
         backend: Backend,
         partitions: PartitionSetting | None,
         rows_per_batch: int,
-        multiway: str = "global",
+        sliding_joins: SlidingJoinOptions = SlidingJoinOptions(),  # noqa: B008  a frozen value
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
@@ -103,7 +106,7 @@ class Coordinator:
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
-        self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
+        self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(options=sliding_joins))
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
@@ -213,9 +216,9 @@ class Coordinator:
         failures = (failure for report in reports for failure in report.failures.items())
         return next((message for part, message in failures if root_query_id(part) in suspects - held_out), None)
 
-    def _add_commands_to_entry(self, entry: BatchLogEntry) -> None:
+    def _add_commands_to_entry(self, entry: BatchLogEntry, *, everything: bool = False) -> None:
         """Let queued commands overtake an unfinished batch: a query can be removed although the batch cannot finish."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         if not commands:
             return
         streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
@@ -230,9 +233,9 @@ class Coordinator:
         """Log the queued commands, in the unfinished batch or the next one, so that no crash loses them; run nothing."""
         with use_storage_options(self.checkpoint.options):
             if self.unfinished_entry is not None:
-                self._add_commands_to_entry(self.unfinished_entry)
+                self._add_commands_to_entry(self.unfinished_entry, everything=True)
             elif self.command_queue:
-                self._plan_and_log(final=False, excluded=frozenset())
+                self._plan_and_log(final=False, excluded=frozenset(), everything=True)
 
     def _log_entry(self, entry: BatchLogEntry) -> None:
         self._reach("log")
@@ -241,9 +244,9 @@ class Coordinator:
         self.unfinished_entry = entry
         self._reach("logged")
 
-    def _plan_and_log(self, *, final: bool, excluded: frozenset[str]) -> bool:
+    def _plan_and_log(self, *, final: bool, excluded: frozenset[str], everything: bool = False) -> bool:
         """Decide about the next batch and write the decisions to the log; return False if there is nothing to do."""
-        commands = self.command_queue.take()
+        commands = self.command_queue.take(everything=everything)
         excluded |= self.dropping
         parallelism, clock = self.backend.parallelism, self.read_clock()
         change = self.scaler.plan(self.state.partition_map, parallelism, clock / 1e6)
@@ -307,7 +310,7 @@ class Coordinator:
         with blame("planning", _list_added(entry)):
             state = self.state.snapshot()
             state.begin_batch(entry.partition_map, {name: (d.stream, d.source) for name, d in entry.streams.items()})
-            live = epochs.apply_commands(state, self.live_queries, entry.commands)
+            live = epochs.apply_commands(state, self.live_queries, entry.commands, is_shared=entry.sharing != "none")
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
             epochs.replan_streams(state, live, partial(self._write_plan, state))
@@ -401,7 +404,8 @@ class Coordinator:
     def _build_job(
         self, state: EngineState, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None, entry: BatchLogEntry
     ) -> BatchJob:
-        nesting = compute_stream_depths(live.values())
+        sliding_join_levels = sliding_join_plan.last_level if sliding_join_plan else 0
+        nesting = compute_stream_depths(live.values(), sliding_join_levels)
         return BatchJob(
             batch=state.batch,
             partition_map=state.partition_map,
@@ -416,12 +420,13 @@ class Coordinator:
             join_buffer_refs=state.join_buffer_refs,
             extra_shuffles=max(
                 [
-                    sliding_join_plan.last_level if sliding_join_plan else 0,
+                    sliding_join_levels,
                     *(query.extra_shuffles + compute_query_level(query.plan, nesting) for query in live.values()),
                 ]
             ),
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
+            join_bits={query.id: query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)},
             final=entry.final,
             final_except=entry.left_open,
             drained=state.drained,
@@ -473,8 +478,8 @@ class Coordinator:
         for query in self.state.live_queries():
             self.live_queries[query.id] = epochs.recover_query(self.state, query)
             self._write_query(self.live_queries[query.id], query.sink)
-        sharing = self.optimizers.sliding_joins.sharing
-        sliding_join_epochs.check_sharing_mode(self.sliding_join_plan, self.live_queries, sharing)
+        is_shared = self.optimizers.sliding_joins.options.is_shared
+        sliding_join_epochs.check_sharing_mode(self.sliding_join_plan, self.live_queries, is_shared=is_shared)
 
     def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""

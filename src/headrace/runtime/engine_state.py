@@ -21,6 +21,7 @@ from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import Schema
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.query_bits import FormerBit
 from headrace.planner.shared_plan import Backfill, StreamPlan
 from headrace.sql import Catalog
 from headrace.storage.result_log import ResultFile, ResultLog
@@ -130,9 +131,11 @@ class QueryState:
     late_rows: dict[str, int] = field(default_factory=dict)
     join_order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join
     backfills: tuple[Backfill, ...] = ()  # of a sliding join
+    note: str = ""  # for the user: what a backfill has covered, or why there is none
     owner: str = ""
     budget: QueryBudget | None = None  # by default that of the session
     schema: Schema | None = None  # the columns, of an ended query: its streams may be dropped, or declared differently
+    former_bits: tuple[FormerBit, ...] = ()  # of a sliding join
 
 
 @record("engine-state")

@@ -15,6 +15,7 @@ from headrace.planner.changelog import (
     Changelog,
     QueryAddition,
     apply_changelog,
+    compact_bits,
     list_derived_streams,
     root_query_id,
     split_query,
@@ -36,7 +37,9 @@ def next_epoch_start(seen: int) -> int:
     return MIN_TIME if seen == MIN_TIME else seen + 1
 
 
-def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command]) -> dict[int, LiveQuery]:
+def apply_commands(
+    state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command], *, is_shared: bool = True
+) -> dict[int, LiveQuery]:
     """Record added and removed queries and dropped streams in the state of the batch; return the live queries of the batch.
 
     A query that cannot be bound fails alone: an earlier version accepted it, or there was more stack left.
@@ -56,12 +59,17 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
             state.queries[add.id] = ended
     removed_parts = {number for number in before if root_query_id(number) in removed}
     changelog = Changelog(tuple(part for part, _ in additions), frozenset(removed_parts))
-    live = {query.id: query for query in apply_changelog(list(before.values()), changelog)}
+    live = {query.id: query for query in _apply_changelog(state, before, changelog)}
     for part, add in additions:
         live_query = live[part.id]
-        if add.past:
-            live_query = live[part.id] = sliding_join_epochs.add_backfill(live_query, before, state)
+        note = ""
+        if add.past and not is_shared:
+            note = "not backfilled: queries do not share state stores (sliding_sharing=False)"
+        elif add.past:
+            live_query, note = sliding_join_epochs.add_backfill(live_query, before, state)
+            live[part.id] = live_query
         state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
+        state.queries[part.id].note = note
     for command in commands:
         if isinstance(command, RemoveQuery) and command.id in state.queries:
             ended, plan = state.queries[command.id], before.get(command.id)
@@ -73,6 +81,27 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
             state.drop_stream(command.name)
     state.drop_ended_parts(live, list_derived_streams(live.values()))
     return live
+
+
+def _apply_changelog(state: EngineState, before: Mapping[int, LiveQuery], changelog: Changelog) -> Sequence[LiveQuery]:
+    """Return the live queries after a changelog, with their bits compacted if that pays; record moved bits in the state."""
+    live = apply_changelog(list(before.values()), changelog)
+    if not changelog:
+        return live
+    oldest_version = min((ref.newest_batch for ref in state.store_refs), default=state.batch)
+    live = tuple(_forget_former_bits(query, oldest_version) for query in compact_bits(live, state.batch))
+    for query in live:
+        if query.id in before:
+            known = state.queries[query.id]
+            known.bit, known.former_bits = query.bit, query.former_bits
+    return live
+
+
+def _forget_former_bits(query: LiveQuery, oldest_version: int) -> LiveQuery:
+    """Return a query without the former bits that no stored query-set has: the oldest was defined by `oldest_version`."""
+    if not query.former_bits or query.former_bits[0].until_batch > oldest_version:
+        return query
+    return replace(query, former_bits=tuple(bit for bit in query.former_bits if bit.until_batch > oldest_version))
 
 
 def _change_sinks(state: EngineState, command: AddSink | RemoveSink) -> None:
@@ -103,7 +132,7 @@ def _bind_parts(state: EngineState, request: AddQuery) -> list[QueryAddition]:
     parts = split_query(request.id, request.name, query, since)
     for unnested in parts[-1].addition.unnested:
         if unnested.name not in state.streams:
-            bases = state.streams[unnested.base].base or (unnested.base,)
+            bases = tuple(dict.fromkeys(name for base in unnested.bases for name in state.streams[base].base or (base,)))
             state.streams[unnested.name] = StreamState(unnested.stream, state.next_stream_number(), {}, base=bases)
     for part in parts:
         derived = part.result_stream
@@ -138,6 +167,7 @@ def recover_query(state: EngineState, query: QueryState) -> LiveQuery:
         part.output_stream,
         query.backfills,
         part.unnested,
+        query.former_bits,
     )
 
 

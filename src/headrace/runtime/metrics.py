@@ -11,6 +11,7 @@ queries and partitions there are.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+from headrace.engine.batch_job import StoreCounts
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
 from headrace.plan.logical import AggregateQuery, LogicalQuery
@@ -228,7 +230,10 @@ def make_label(number: int) -> str:
 
 @dataclass(slots=True)
 class TotalFigures:
-    """Seconds by step, by map task and by partition; rows by operator; and the state after the last batch by operator."""
+    """Seconds by step, by map task and by partition; rows by operator; and the state after the last batch by operator.
+
+    `stores` has the work at the stores of sliding joins by number and partition, as long as they have rows.
+    """
 
     step_seconds: dict[str, float] = field(default_factory=dict)
     map_seconds: dict[str, float] = field(default_factory=dict)
@@ -237,10 +242,12 @@ class TotalFigures:
     rows_out: Counter[OperatorKey] = field(default_factory=Counter)
     state_bytes: Counter[OperatorKey] = field(default_factory=Counter)
     state_rows: Counter[OperatorKey] = field(default_factory=Counter)
+    stores: dict[tuple[int, str], StoreCounts] = field(default_factory=dict)
+    store_totals: dict[str, StoreCounts] = field(default_factory=dict)
 
     def copy(self) -> TotalFigures:
         """Return an independent copy."""
-        return TotalFigures(*(getattr(self, name).copy() for name in self.__slots__))
+        return copy.deepcopy(self)
 
 
 class TaskTotals:
@@ -265,6 +272,14 @@ class TaskTotals:
                 totals.rows_out[key] += figures.rows_out
                 totals.state_bytes[key] += figures.state_bytes
                 totals.state_rows[key] += figures.state_rows
+            labelled: dict[tuple[int, str], StoreCounts] = {}
+            for (store, partition), counts in report.figures.stores.items():
+                label = make_label(partition)
+                labelled.setdefault((store, label), StoreCounts()).add(counts)
+                totals.store_totals.setdefault(label, StoreCounts()).add(counts)
+            for place, counts in labelled.items():
+                counts.add(totals.stores.get(place, StoreCounts()))
+            totals.stores = labelled
 
     def read(self) -> TotalFigures:
         """Return the totals so far."""

@@ -112,6 +112,7 @@ def build_progress(batch: CommittedBatch, previous: CommittedBatch | None, name_
             "bytes": sum(figures.state_bytes for figures in operators.values()),
             "rows": sum(figures.state_rows for figures in operators.values()),
         },
+        "component_ms": {name: round(1000 * seconds, 3) for name, seconds in sorted(report.figures.components.items())},
         "operators": {
             kind: {
                 "input_rows": figures.rows_in,

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.connectors import Range
+from headrace.engine.batch_job import StoreCounts
 from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
@@ -29,6 +31,7 @@ from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
+from headrace.runtime.command_queue import QueueFigures
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.metrics import BatchReport, LatencyPercentiles, TotalFigures, attribute_state_bytes, measure_latencies
 from headrace.runtime.observation import SessionObserver
@@ -68,11 +71,20 @@ class SessionStatistics:
         """Return the seconds of tasks, and the rows and state of operators, since the session was opened."""
         return self._observer.totals.read()
 
+    def measure_queue(self) -> QueueFigures:
+        """Return how many query changes wait for a micro-batch, and for how long."""
+        return self._engine.command_queue.measure()
+
     def count_lag(self) -> dict[str, int]:
         """Return the unread rows of each stream after the last batch, where its source knows them."""
         batches = self._observer.history.list_all()[-1:]
         streams = batches[0].report.figures.streams if batches else {}
         return {name: figures.lag for name, figures in streams.items() if figures.lag is not None}
+
+    def list_last_ranges(self) -> tuple[Range, ...]:
+        """Return the input ranges of the last micro-batch."""
+        entry = self._engine.checkpoint.read_log_entry(self._engine.state.batch)
+        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     def draw_plan(self) -> tuple[PlanDiagram, PlanDrawing]:
         """Return the shared operators and the queries that use them, as boxes and lines, and their places."""
@@ -84,8 +96,41 @@ class SessionStatistics:
     def explain_plan(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
         engine, plans = self._engine, self._engine.state.current_plans()
-        text = explain(list(engine.live_queries.values()), plans, engine.collect_join_statistics(), engine.sliding_join_plan)
-        return "\n".join([text, *explain_partition_map(engine.state.partition_map)])
+        text = explain(
+            list(engine.live_queries.values()),
+            plans,
+            engine.collect_join_statistics(),
+            engine.sliding_join_plan,
+            engine.optimizers.sliding_joins.last_comparison,
+        )
+        queries = (engine.state.queries[number] for number in engine.live_queries)
+        notes = [f"query {query.name}: {query.note}" for query in queries if query.note]
+        return "\n".join([text, *notes, *self._explain_store_counts(), *explain_partition_map(engine.state.partition_map)])
+
+    def count_store_work(self) -> dict[int, dict[str, StoreCounts]]:
+        """Return the work at each store of sliding joins by partition, since the session was opened or the store had rows."""
+        work: dict[int, dict[str, StoreCounts]] = {}
+        for (store, partition), counts in sorted(self.read_totals().stores.items()):
+            work.setdefault(store, {})[partition] = counts
+        return work
+
+    def _explain_store_counts(self) -> Iterator[str]:
+        """Yield a line for each store of sliding joins that did any work."""
+        plan = self._engine.sliding_join_plan
+        names = {} if plan is None else {store.number: str(store.relation) for store in plan.stores}
+        work = {store: counts for store, counts in self.count_store_work().items() if store in names}
+        if work:
+            yield "work at stores of joins in SLIDING windows, since the session was opened"
+        for store, by_partition in work.items():
+            total = StoreCounts()
+            for counts in by_partition.values():
+                total.add(counts)
+            busiest = max(by_partition, key=lambda partition: by_partition[partition].pairs)
+            yield (
+                f"  store {store} of {names[store]}: {total.rows_in:,} rows in, {total.probes:,} probes, {total.pairs:,} pairs, "
+                f"{total.matches:,} matches, {total.delayed:,} delayed · most pairs in partition {busiest}: "
+                f"{by_partition[busiest].pairs:,}"
+            )
 
     def render_graph(self, form: str) -> str:
         """Return the plan graph of sliding joins in one of `GRAPH_FORMATS`; raises SessionError for another form."""
@@ -108,7 +153,7 @@ class SessionStatistics:
         engine = self._engine
         state, probes = engine.state, engine.sliding_join_plan
         statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
-        sharing = engine.optimizers.sliding_joins.sharing
+        is_shared = engine.optimizers.sliding_joins.options.is_shared
 
         def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
             queries = [query for query in live if all(name in statistics for name in query.plan.streams)]
@@ -116,7 +161,9 @@ class SessionStatistics:
                 plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
                 for name, stream_statistics in statistics.items()
             ]
-            return self._list_charges(queries, plans, plan_hypothetical_joins(queries, probes, state.partitions, sharing))
+            return self._list_charges(
+                queries, plans, plan_hypothetical_joins(queries, probes, state.partitions, is_shared=is_shared)
+            )
 
         return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
 

@@ -13,20 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 
 from headrace.engine.batch_job import ReduceReport
 from headrace.engine.joins.sampling import RelationSample, estimate_selectivities
 from headrace.engine.operators.query_sets import QueryBitmaps, estimate_selected_share
-from headrace.errors import SessionError
-from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
-from headrace.planner.join.cost import WindowCardinality
-from headrace.planner.join.join_graph import JoinGraph
-from headrace.planner.join.normalized_join import NormalizedJoin, find_residual_predicates
-from headrace.planner.join.optimizer import optimize_sliding_joins
-from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
-from headrace.planner.join.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
+from headrace.model.sliding_join_options import PlanSearch, SlidingJoinOptions
+from headrace.model.window import UNBOUNDED_LENGTH
+from headrace.planner.join.cost import DEFAULT_RATE, MIN_WINDOW_SECONDS, WindowCardinality
+from headrace.planner.join.plan_comparison import PlanComparison
+from headrace.planner.join.plan_search import compare_plans, estimate_choice
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.window_join_order import REGROUP_THRESHOLD, JoinStatistics, reorder_joins
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery
@@ -91,41 +88,33 @@ _LOG = logging.getLogger(__name__)
 _MICROSECONDS_PER_SECOND = 1_000_000
 _SLIDING_JOIN_SAMPLES_KEPT = 6  # samples of a relation
 _MAX_COST_RATIO = 0.8  # the plan changes when the new one costs less than this fraction of the current one
-_DEFAULT_RATE = 1_000.0  # rows a second, for a relation whose rate is unknown
 _MIN_BATCHES_OBSERVED = 2  # batches of a new query before planning with default rates: a rate is known from the second batch on
 
 
-class JoinSharing(StrEnum):
-    """The degree of sharing among sliding joins."""
-
-    GLOBAL = "global"  # one plan of least total cost for all queries
-    COMMON = "common"  # the best plan for each query alone; equal sub-plans are shared
-    NONE = "none"  # no sharing: every query has its own state stores
-
-
-def parse_sharing(text: str) -> JoinSharing:
-    """Parse the user's `multiway` setting; raises SessionError for an unknown value."""
-    try:
-        return JoinSharing(text)
-    except ValueError:
-        raise SessionError(f"invalid setting multiway={text!r}", hint=f"choose one of: {', '.join(JoinSharing)}") from None
+_DEFAULT_OPTIONS = SlidingJoinOptions()
 
 
 class SlidingJoinOptimizer:
     """Collects samples, and searches for a cheaper plan when the set of queries changes and every few batches."""
 
     def __init__(
-        self, interval: int = 4, *, sharing: JoinSharing = JoinSharing.GLOBAL, time_limit: float = 1.0, background: bool = True
+        self,
+        interval: int = 4,
+        *,
+        options: SlidingJoinOptions = _DEFAULT_OPTIONS,
+        time_limit: float = 1.0,
+        background: bool = True,
     ) -> None:
         """Search at this interval of batches, in a background thread or (in tests) synchronously."""
-        self.sharing = sharing
+        self.options = options
         self._interval, self._time_limit = interval, time_limit
         self._pool = ThreadPoolExecutor(1, "probe-optimizer") if background else None
         self._samples: dict[str, list[RelationSample]] = {}
         self._pending_choice: Future[ProbeOrderChoice | None] | None = None
         self._planned_queries: tuple[int, ...] = ()
         self._last_planned_batch = -1
-        self.last_solution: SolverReport | None = None
+        self._adopted: tuple[PlanSearch, tuple[int, ...]] | None = None  # the search whose plan is in force, and its queries
+        self.last_comparison: PlanComparison | None = None
 
     def record_batch(self, reduce_reports: Sequence[ReduceReport]) -> None:
         """Record the samples of a batch."""
@@ -176,10 +165,13 @@ class SlidingJoinOptimizer:
         rates, windows = {}, {}
         for name in probes.ranked_relations:
             stream = state.streams[probes.streams[name]]
-            rates[name] = max(1e-3, (stream.rate or _DEFAULT_RATE) * self._estimate_selected_share(name))
+            rates[name] = max(1e-3, (stream.rate or DEFAULT_RATE) * self._estimate_selected_share(name))
             ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
-            windows[name] = max(ranges) / _MICROSECONDS_PER_SECOND or 1e-6
-        return WindowCardinality(rates, windows, estimate_selectivities(probes.queries, self._samples))
+            windows[name] = max(ranges) / _MICROSECONDS_PER_SECOND or MIN_WINDOW_SECONDS
+            if max(ranges) == UNBOUNDED_LENGTH:  # what is stored now, instead of a century
+                windows[name] = max(1.0, _count_stored_rows(state, probes, name) / rates[name])
+        selectivities = estimate_selectivities(probes.queries, self._samples)
+        return WindowCardinality(rates, windows, selectivities.of_all, selectivities.by_newest)
 
     def _estimate_selected_share(self, relation: str) -> float:
         """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
@@ -193,24 +185,29 @@ class SlidingJoinOptimizer:
     def _find_cheaper_choice(
         self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int
     ) -> ProbeOrderChoice | None:
-        """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
-        queries = [query for query in probes.queries if query.join_graph.is_connected()]
-        if not queries:
+        """Return a choice that is better than the current one by a fifth, or that the options ask for; None if there is none."""
+        queries, options = probes.queries, self.options
+        comparison = self.last_comparison = compare_plans(queries, statistics, partitions, options, self._time_limit)
+        taken, query_ids = comparison.taken, tuple(query.id for query in queries)
+        if taken.choice == probes.choice:
             return None
-        current = merge_common_subplans([_to_strategy(queries, probes.choice)], statistics, partitions)
-        if self.sharing is JoinSharing.GLOBAL:
-            residual = find_residual_predicates(queries, statistics.selectivities)
-            queries = [replace(query, residual_texts=residual) for query in queries]
-            best = optimize_sliding_joins(
-                [query.join_graph for query in queries], statistics, partitions, time_limit=self._time_limit
-            )
-        else:
-            baselines = optimize_individually(
-                [query.join_graph for query in queries], statistics, partitions, time_limit=self._time_limit
-            )
-            best = merge_common_subplans(baselines, statistics, partitions)
-        self.last_solution = best.solver_report
-        return _to_choice(queries, best) if best.total_cost < _MAX_COST_RATIO * current.total_cost else None
+        current = estimate_choice(queries, probes.choice, statistics, partitions).rank(options)
+        found = taken.figures.rank(options)
+        is_asked_for = options.search not in (PlanSearch.AUTO, PlanSearch.ILP) and self._adopted != (options.search, query_ids)
+        if not is_asked_for and not _is_much_better(found, current):
+            return None
+        self._adopted = (options.search, query_ids)
+        return taken.choice
+
+
+def _is_much_better(found: Sequence[float], current: Sequence[float]) -> bool:
+    """Return whether the first figure that differs much is a fifth less, so that small changes do not change the plan."""
+    for new, old in zip(found, current, strict=True):
+        if new < _MAX_COST_RATIO * old:
+            return True
+        if new * _MAX_COST_RATIO > old:
+            return False
+    return False
 
 
 @dataclass(slots=True)
@@ -226,37 +223,18 @@ class JoinOptimizers:
         self.sliding_joins.record_batch(reports)
 
 
+def _count_stored_rows(state: EngineState, probes: SlidingJoinPlan, relation: str) -> int:
+    """Return the rows of an input in the store that has most."""
+    rows: dict[int, int] = {store.number: 0 for store in probes.stores if store.relation.relations == {relation}}
+    for ref in state.store_refs:
+        if ref.store in rows:
+            rows[ref.store] += ref.row_count
+    return max(rows.values(), default=0)
+
+
 def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
     """Return whether a rate is still unknown that one more batch would measure."""
     newest = max(state.queries[query.id].first_batch for query in probes.queries)
     return state.batch - newest < _MIN_BATCHES_OBSERVED and not all(
         state.streams[probes.streams[name]].rate for name in probes.ranked_relations
     )
-
-
-def _to_strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
-    """Convert the current probe orders to the representation of the planner."""
-    plans = {query.join_graph: _to_plan(query.join_graph, choice.queries[query.id]) for query in queries}
-    intermediates = tuple(_to_plan(join, orders) for join, orders in choice.materialized.items())
-    return JoinStrategy(tuple(plans.values()), intermediates, 0.0, 0.0, SolverReport("greedy", 1.0))
-
-
-def _to_plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
-    converted = (
-        ProbeOrder(start, tuple(PartitionedStore(target.relation, target.partitioned_by) for target in orders[start]))
-        for start in sorted(orders)
-    )
-    return JoinProbePlan(join, tuple(converted))
-
-
-def _to_choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
-    orders = {plan.join_graph: _to_orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
-    intermediates = {plan.join_graph: orders[plan.join_graph] for plan in strategy.materialized_plans}
-    return ProbeOrderChoice({query.id: orders[query.join_graph] for query in queries}, intermediates, queries[0].residual_texts)
-
-
-def _to_orders(plan: JoinProbePlan) -> OrdersByRelation:
-    return {
-        order.start: tuple(ProbeTarget(store.relation, store.partitioned_by) for store in order.stores)
-        for order in plan.probe_orders
-    }

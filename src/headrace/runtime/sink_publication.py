@@ -28,7 +28,8 @@ from headrace.connectors.skipped_rows import is_letter_topic
 from headrace.engine.batch_job import ReduceReport
 from headrace.errors import HeadraceError, SinkError, SourceError, StorageError
 from headrace.runtime.attached_sources import AttachedSources
-from headrace.runtime.commands import CommandQueue, RemoveQuery
+from headrace.runtime.command_queue import CommandQueue
+from headrace.runtime.commands import RemoveQuery
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.letter_publication import LetterPublisher
 from headrace.runtime.source_health import to_source_error

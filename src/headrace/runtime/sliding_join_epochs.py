@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SessionError
 from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.planner.join.backfill import plan_backfills
 from headrace.planner.join.join_graph import Attribute, JoinGraph
 from headrace.planner.join.normalized_join import NormalizedJoin, normalize_join
 from headrace.planner.join.sliding_join_plan import (
@@ -15,7 +16,6 @@ from headrace.planner.join.sliding_join_plan import (
     ProbeOrderChoice,
     ProbeTarget,
     SlidingJoinPlan,
-    plan_backfills,
 )
 from headrace.planner.join.sliding_join_planner import (
     choose_initial_orders,
@@ -76,12 +76,12 @@ def replan_sliding_joins(
 
 
 def plan_hypothetical_joins(
-    live: Iterable[LiveQuery], previous: SlidingJoinPlan | None, partitions: int, sharing: str
+    live: Iterable[LiveQuery], previous: SlidingJoinPlan | None, partitions: int, *, is_shared: bool
 ) -> SlidingJoinPlan | None:
     """Return a plan as if all these queries had run from the start; queries of the `previous` plan keep their probe orders."""
     joins = [query for query in live if isinstance(query.plan, SlidingJoinQuery)]
     queries = tuple(
-        normalize_join(query, isolated=sharing == "none", residual_texts=_decided_residual_predicates(previous, None))
+        normalize_join(query, isolated=not is_shared, residual_texts=_decided_residual_predicates(previous, None))
         for query in joins
     )
     if not queries:
@@ -91,15 +91,15 @@ def plan_hypothetical_joins(
     )
 
 
-def check_sharing_mode(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
-    """Raise SessionError if the checkpoint's state stores are shared and `sharing` is "none", or the reverse."""
+def check_sharing_mode(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQuery], *, is_shared: bool) -> None:
+    """Raise SessionError if the checkpoint's state stores are shared and those of the session are not, or the reverse."""
     if probes is None or probes.queries[0].id not in live:
         return
     query = probes.queries[0]
-    if set(normalize_join(live[query.id], isolated=sharing == "none").inputs) != set(query.inputs):
+    if set(normalize_join(live[query.id], isolated=not is_shared).inputs) != set(query.inputs):
         raise SessionError(
-            f"joins in SLIDING windows of this checkpoint cannot continue with multiway={str(sharing)!r}",
-            hint="a checkpoint cannot change to or from 'none': use the earlier setting, or start with a new checkpoint",
+            f"joins in SLIDING windows of this checkpoint cannot continue with sliding_sharing={is_shared}",
+            hint="use the earlier setting, or start with a new checkpoint",
         )
 
 
@@ -109,20 +109,20 @@ def _decided_residual_predicates(previous: SlidingJoinPlan | None, decided: Mapp
     return previous.choice.residual_texts if previous is not None else frozenset()
 
 
-def add_backfill(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> LiveQuery:
-    """Return a new query with backfills from the state of live queries.
-
-    Return it unchanged if the stored state does not cover all of its inputs.
-    """
+def add_backfill(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> tuple[LiveQuery, str]:
+    """Return a new query with backfills from the state of live queries, as far as that covers its inputs, and a note."""
+    if not isinstance(query.plan, SlidingJoinQuery):
+        return query, ""
     first = {number: state.queries[number].first_batch for number in before}
-    backfills = plan_backfills(query, before.values(), first) if isinstance(query.plan, SlidingJoinQuery) else ()
-    return replace(query, backfills=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
+    plan = plan_backfills(query, before.values(), first, state.watermark_of)
+    if not plan.backfills:
+        return query, plan.note
+    return replace(query, backfills=plan.backfills, since=max(item.since for item in plan.backfills)), plan.note
 
 
 def first_visible_batch(query: NormalizedJoin, state: EngineState) -> int:
-    """Return the first batch whose stored rows a query sees."""
-    own = state.queries[query.id].first_batch
-    return max((backfill.first_batch for backfill in query.backfills), default=own)
+    """Return the first batch of which a query sees stored rows of any input."""
+    return min((state.queries[query.id].first_batch, *(backfill.first_batch for backfill in query.backfills)))
 
 
 def choose_orders(

@@ -127,7 +127,7 @@ class ServiceHost:
 
     def sample_stream(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
         """Return up to `max_rows` rows of a stream that the last micro-batch read."""
-        ranges = [item for item in self.session.list_last_ranges() if item.stream == stream]
+        ranges = [item for item in self.session.statistics.list_last_ranges() if item.stream == stream]
         if not ranges:
             return schema.to_arrow().empty_table()
         with use_storage_options(self.session.checkpoint.options):

@@ -144,6 +144,12 @@ class _MetricsCollector:
         live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
+        queue = session.waiting_changes
+        yield GaugeMetricFamily("headrace_changes_waiting", "Query changes that wait for a micro-batch.", value=queue.waiting)
+        yield GaugeMetricFamily("headrace_changes_limit", "Query changes that may wait.", value=queue.max_waiting)
+        text = "Seconds that the oldest query change has waited."
+        yield GaugeMetricFamily("headrace_changes_waiting_seconds", text, value=queue.oldest_seconds)
+        yield CounterMetricFamily("headrace_changes_refused", "Query changes refused by the full queue.", value=queue.refused)
         yield GaugeMetricFamily("headrace_partitions", "Key partitions.", value=session.partitioning.partitions)
         yield self._collect_shares(session.partitioning.shares)
         yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)
@@ -203,6 +209,16 @@ class _MetricsCollector:
             for key, count in counts.items():
                 metric.add_metric(list(key), count)
             yield metric
+        for figure, text in (
+            ("rows_in", "Rows inserted into stores of joins in SLIDING windows."),
+            ("probes", "Rows that looked for partners in such stores."),
+            ("pairs", "Pairs of rows whose windows and conditions were checked."),
+            ("delayed", "Rows that waited for a later stage, because a store was not complete."),
+        ):
+            work = CounterMetricFamily(f"headrace_store_{figure}", text, labels=["partition"])
+            for partition, store_counts in totals.store_totals.items():
+                work.add_metric([partition], getattr(store_counts, figure))
+            yield work
         unread = GaugeMetricFamily("headrace_stream_lag_rows", "Rows not read yet, where the source knows.", labels=["stream"])
         for name, lag in statistics.count_lag().items():
             unread.add_metric([name], lag)

@@ -16,6 +16,7 @@ from headrace.errors import (
     NameTakenError,
     NotFoundError,
     OwnershipLostError,
+    QueueFullError,
     SchemaError,
     SessionError,
     SqlError,
@@ -33,12 +34,14 @@ _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (NotFoundError, 404),
     (NameTakenError, 409),
     (ForbiddenPathError, 403),
+    (QueueFullError, 429),
     (SessionError, 409),
     (InternalError, 500),
     (OwnershipLostError, 503),
     (HeadraceError, 422),
 )
 
+_RETRY_SECONDS = 5  # after which a queue that was full may have room
 _MAX_TEXT_CHARACTERS = 2_000  # characters of a part; errors quote values, which can be of any length
 _PLACE_PATTERN = re.compile(r"line (\d+), column (\d+):")
 
@@ -83,7 +86,8 @@ def problem_response(error: HeadraceError) -> JSONResponse:
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
     else:
-        status, headers = next(code for error_type, code in _STATUS_BY_ERROR if isinstance(error, error_type)), {}
+        status = next(code for error_type, code in _STATUS_BY_ERROR if isinstance(error, error_type))
+        headers = {"Retry-After": str(_RETRY_SECONDS)} if isinstance(error, QueueFullError) else {}
     match = _PLACE_PATTERN.match(error.place)
     line, column = (int(match[1]), int(match[2])) if match else (0, 0)
     message, detail, hint = (

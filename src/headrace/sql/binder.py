@@ -14,6 +14,7 @@ from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery, DerivedStream, NestedQuery, WindowedQuery
 from headrace.plan.derived import collect_unnested as of_streams
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, SelectBranch, StatelessQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.functions import mark_user_functions
 from headrace.sql.limits import check_plan_size, nesting_error
@@ -21,7 +22,13 @@ from headrace.sql.parser import SqlSource, parse_statement
 from headrace.sql.relation import Relation
 from headrace.sql.scope import Catalog, SlidingJoinScope
 from headrace.sql.select import BindContext, DerivedTables, bind_from, bind_projection, flatten_query, has_aggregation, with_ctes
-from headrace.sql.sliding_join import bind_sliding_join, bind_sliding_subquery, is_sliding_join
+from headrace.sql.sliding_join import (
+    bind_interval_join,
+    bind_sliding_join,
+    bind_sliding_subquery,
+    is_interval_join,
+    is_sliding_join,
+)
 from headrace.sql.window_join import bind_window_join
 
 _WINDOW_BOUNDS = {WINDOW_START.name, WINDOW_END.name}
@@ -46,7 +53,9 @@ def _bind_cached(text: str, catalog: Catalog) -> AnyQuery:
 
 def _bind_text(text: str, catalog: Catalog) -> AnyQuery:
     try:
-        return _bind_statement(BindContext(SqlSource(text), catalog, DerivedTables(_bind_windowed, _bind_sliding_scope)))
+        return _bind_statement(
+            BindContext(SqlSource(text), catalog, DerivedTables(_bind_windowed, _bind_sliding_scope, bind_sliding_join))
+        )
     except SqlError:
         raise
     except HeadraceError as problem:
@@ -68,6 +77,8 @@ def _bind_statement(context: BindContext) -> AnyQuery:
         raise context.source.error_at_node(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
     if isinstance(tree, exp.Select) and is_sliding_join(context, tree):
         return _nest_plan(context, bind_sliding_join(context, tree))
+    if isinstance(tree, exp.Select) and is_interval_join(context, tree):
+        return _nest_plan(context, bind_interval_join(context, tree))
     if isinstance(tree, exp.Select) and _is_windowed(tree):
         return _nest_plan(context, _bind_windowed(context, tree))
     return _nest_plan(context, _bind_stateless(context, tree))
@@ -109,9 +120,10 @@ def _bind_stateless(context: BindContext, node: exp.Expr) -> LogicalQuery:
             hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
         )
     derived = context.derived_tables.derived_streams.get(relation.branches[0].stream.name)
-    narrowed = _narrow_plan(derived.plan, relation) if derived is not None and len(relation.branches) == 1 else None
-    if narrowed is not None:
-        return narrowed
+    if derived is not None and len(relation.branches) == 1 and not isinstance(derived.plan, SlidingJoinQuery):
+        narrowed = _narrow_plan(derived.plan, relation)
+        if narrowed is not None:
+            return narrowed
     branches = tuple(SelectBranch(b.stream.name, b.columns, b.predicate) for b in relation.branches)
     return StatelessQuery(branches, Schema(relation.fields))
 

@@ -14,17 +14,22 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Expression
-from headrace.model.types import Field
+from headrace.model.expression import Column, Expression
+from headrace.model.types import Field, Schema
 from headrace.plan.derived import (
     MAX_INNER_QUERIES,
     DerivedStream,
-    UnnestedStream,
+    InnerQuery,
+    RowStream,
+    UnionBranch,
     WindowedQuery,
+    derive_joined_stream,
     derive_stream,
     has_inner_window_keys,
+    unite_streams,
     unnest_stream,
 )
+from headrace.plan.sliding_join import SlidingJoinQuery, canonicalize_join
 from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
 from headrace.sql.expressions import bind_condition, bind_expression, derive_output_name
 from headrace.sql.functions import call_user_function, get_user_function
@@ -35,6 +40,7 @@ from headrace.sql.relation import (
     RelationBranch,
     ResultWindows,
     check_event_time,
+    event_time_column,
     find_result_windows,
     relation_of_results,
     relation_of_stream,
@@ -67,23 +73,50 @@ class DerivedTables:
     """The derived and unnested streams of a query, collected while it is bound; inner ones first.
 
     The first callback binds a SELECT that aggregates or joins. The second returns the scope of a query that joins in SLIDING
-    windows, and None for any other query; both are passed in because they live in modules that import this one.
+    windows, and None for any other query; the third binds such a query. They are passed in because they live in modules that
+    import this one.
     """
 
     bind_windowed: Callable[[BindContext, exp.Select], WindowedQuery]
     bind_sliding: Callable[[BindContext, exp.Expr, str], SlidingJoinScope | None]
+    bind_sliding_join: Callable[[BindContext, exp.Select], SlidingJoinQuery]
     derived_streams: dict[str, DerivedStream] = field(default_factory=dict)
-    unnested_streams: dict[str, UnnestedStream] = field(default_factory=dict)
+    unnested_streams: dict[str, RowStream] = field(default_factory=dict)  # and united ones
     _result_windows: dict[str, ResultWindows | None] = field(default_factory=dict)
 
-    def add(self, plan: WindowedQuery) -> Relation:
+    def add(self, plan: InnerQuery, catalog: Catalog) -> Relation:
         """Add an inner query, unless an equal one exists; return its results as a relation."""
-        stream = derive_stream(plan)
+        if isinstance(plan, SlidingJoinQuery):
+            times = [self.get_time_column(join_input.stream, catalog) for join_input in plan.inputs]
+            stream, windows = derive_joined_stream(plan, times), None
+        else:
+            stream = derive_stream(plan)
+            windows = self._result_windows[plan.branches[0].stream] if has_inner_window_keys(plan) else find_result_windows(plan)
         self.derived_streams.setdefault(stream.name, stream)
-        self._result_windows[stream.name] = (
-            self._result_windows[plan.branches[0].stream] if has_inner_window_keys(plan) else find_result_windows(plan)
-        )
-        return relation_of_results(stream, self._result_windows[stream.name])
+        self._result_windows[stream.name] = windows
+        return relation_of_results(stream, windows)
+
+    def get_time_column(self, name: str, catalog: Catalog) -> str:
+        """Return the event-time column of a declared, unnested or united stream."""
+        derived = self.unnested_streams.get(name)
+        stream = catalog.find_stream(name) if derived is None else derived.stream
+        assert stream is not None
+        return stream.time
+
+    def unite(self, relation: Relation) -> Relation:
+        """Return a side of a join that reads several streams as one that reads their union; any other side unchanged.
+
+        Raises SqlError for a union of results.
+        """
+        if len(relation.branches) == 1:
+            return relation
+        if any(branch.stream.name in self.derived_streams for branch in relation.branches):
+            raise SqlError("a UNION ALL of results of windows cannot be joined", hint="join the results one by one")
+        branches = [UnionBranch(branch.stream.name, branch.columns, branch.predicate) for branch in relation.branches]
+        united = unite_streams(relation.fields, [event_time_column(branch.stream) for branch in relation.branches], branches)
+        self.unnested_streams[united.name] = united
+        columns = tuple(Column(item.name, item.type) for item in relation.fields)
+        return replace(relation, branches=(RelationBranch(united.stream, columns),), result_windows=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +241,16 @@ def _bind_subquery(context: BindContext, node: exp.Subquery) -> Relation:
 def _bind_name(context: BindContext, node: exp.Table | exp.Column | exp.Literal) -> Relation:
     """Bind the name of a stream or CTE."""
     name = node.name
-    if name.lower() in context.sliding_ctes:
+    joined = context.sliding_ctes.get(name.lower())
+    if joined is not None and len(joined.inputs) > 1:
+        table = joined.tables[0]
+        plan = SlidingJoinQuery(joined.inputs, joined.conditions, table.values, Schema(table.fields))
+        return replace(context.derived_tables.add(canonicalize_join(plan), context.catalog), name=name)
+    if joined is not None:
         raise context.source.error_at_node(
             node,
-            f"'{name}' joins in SLIDING windows, and cannot be read here",
-            hint="select from it, or join it with SLIDING windows",
+            f"'{name}' is in a SLIDING window, and cannot be read here",
+            hint="join it with SLIDING windows",
         )
     if isinstance(node, exp.Literal) or not (node.args.get("db") or node.args.get("table")):
         if name.lower() in context.ctes:
@@ -286,27 +324,25 @@ def _contains_aggregate(item: exp.Expr) -> bool:
 
 def _bind_inner_select(context: BindContext, select: exp.Select) -> Relation:
     """Bind a SELECT nested in another query."""
-    if context.derived_tables.bind_sliding(context, select, "") is not None:
-        raise context.source.error_at_node(
-            select, "rows joined in SLIDING windows cannot be windowed again yet", hint="join in TUMBLE or HOP windows"
-        )
-    if select.args.get("joins") or has_aggregation(select):
-        return _bind_derived_table(context, select)
+    is_sliding_join = context.derived_tables.bind_sliding(context, select, "") is not None
+    if is_sliding_join or select.args.get("joins") or has_aggregation(select):
+        return _bind_derived_table(context, select, is_sliding_join=is_sliding_join)
     context = with_ctes(context, select)
     return bind_projection(context, select, bind_from(context, select))
 
 
-def _bind_derived_table(context: BindContext, select: exp.Select) -> Relation:
+def _bind_derived_table(context: BindContext, select: exp.Select, *, is_sliding_join: bool) -> Relation:
     """Bind a nested SELECT that aggregates or joins as a derived table."""
-    plan = context.derived_tables.bind_windowed(context, select)
+    tables = context.derived_tables
+    plan = tables.bind_sliding_join(context, select) if is_sliding_join else tables.bind_windowed(context, select)
     reserved = next((name for name in plan.schema.names if name.startswith("#")), None)
     if reserved is not None:
         raise context.source.error_at_node(
             select, f"an output of a sub-query cannot be called '{reserved}'", hint="leave out the '#'"
         )
     _check_size(context, select, plan)
-    relation = context.derived_tables.add(plan)
-    if len(context.derived_tables.derived_streams) > MAX_INNER_QUERIES:
+    relation = tables.add(plan, context.catalog)
+    if len(tables.derived_streams) > MAX_INNER_QUERIES:
         raise context.source.error_at_node(
             select, f"a query of more than {MAX_INNER_QUERIES} windowed sub-queries is not supported"
         )
@@ -387,7 +423,7 @@ _LATERAL_VIEW_USAGE = "write LATERAL VIEW explode(words(text)) AS word, with a r
 
 
 def bind_lateral_view(
-    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]
+    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, RowStream]
 ) -> Relation:
     """Return the relation with a column for the elements, one row per element; add its streams to `unnested_streams`."""
     try:
@@ -397,7 +433,7 @@ def bind_lateral_view(
 
 
 def _unnest_relation(
-    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]
+    source: SqlSource, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, RowStream]
 ) -> Relation:
     alias, generator = view.args.get("alias"), view.this
     names = [column.name for column in alias.columns] if alias is not None else []

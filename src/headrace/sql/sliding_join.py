@@ -1,4 +1,4 @@
-"""Binds a SELECT that joins streams in SLIDING windows."""
+"""Binds a SELECT that joins streams in SLIDING windows, spelled or implied by conditions on the times of rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from headrace.model.expression import Expression
 from headrace.model.types import Field, Schema
 from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingJoinQuery, canonicalize_join
 from headrace.sql.expressions import bind_condition
+from headrace.sql.interval_join import derive_ranges
 from headrace.sql.operators import make_comparison
 from headrace.sql.relation import check_event_time
 from headrace.sql.scope import Scope, ScopeTable, SlidingJoinScope, make_window_scope
 from headrace.sql.select import (
     BindContext,
     SelectItem,
+    bind_from_item,
     bind_items,
     bind_where,
     bind_window_input,
@@ -50,9 +52,42 @@ def is_sliding_join(context: BindContext, node: exp.Expr | None) -> bool:
     )
 
 
-def bind_sliding_join(context: BindContext, select: exp.Select) -> SlidingJoinQuery:
-    """Bind the join of a SELECT."""
-    scope, items = _bind_select(context, select)
+def is_interval_join(context: BindContext, select: exp.Select) -> bool:
+    """Tell whether a query joins streams of which none has a window; conditions may bound the times of their rows."""
+    joins = select.args.get("joins") or []
+    if not joins or has_aggregation(select) or select.args.get("from_") is None:
+        return False
+    context = with_ctes(context, select)
+    return all(_has_no_window(context, source) for source in (select.args["from_"].this, *(join.this for join in joins)))
+
+
+def _has_no_window(context: BindContext, node: exp.Expr) -> bool:
+    """Tell whether an item of FROM is a stream, or a sub-query that only filters, projects and unites streams."""
+    if isinstance(node, exp.Table):
+        if isinstance(node.this, exp.Anonymous) or node.args.get("db") or node.name.lower() in context.sliding_ctes:
+            return False
+        known = context.ctes.get(node.name.lower())
+        if known is not None:
+            streams = {branch.stream.name for branch in known.branches}
+            return known.window is None and streams.isdisjoint(context.derived_tables.derived_streams)
+        return context.catalog.find_stream(node.name) is not None
+    if isinstance(node, exp.Subquery):
+        return _has_no_window(context, node.this)
+    if isinstance(node, exp.Union):
+        return _has_no_window(context, node.left) and _has_no_window(context, node.right)
+    if not isinstance(node, exp.Select) or node.args.get("joins") or node.args.get("with_") or has_aggregation(node):
+        return False
+    return node.args.get("from_") is not None and _has_no_window(context, node.args["from_"].this)
+
+
+def bind_interval_join(context: BindContext, select: exp.Select) -> SlidingJoinQuery:
+    """Bind a join of streams without windows whose conditions bound the times of rows."""
+    return bind_sliding_join(context, select, interval=True)
+
+
+def bind_sliding_join(context: BindContext, select: exp.Select, *, interval: bool = False) -> SlidingJoinQuery:
+    """Bind the join of a SELECT; of streams without windows if `interval`."""
+    scope, items = _bind_select(context, select, interval=interval)
     if len(scope.inputs) < 2:
         raise context.source.error_at_node(
             get_from_item(context, select),
@@ -61,6 +96,12 @@ def bind_sliding_join(context: BindContext, select: exp.Select) -> SlidingJoinQu
         )
     if len(scope.inputs) > MAX_SLIDING_JOIN_INPUTS:
         raise context.source.error_at_node(select, f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported")
+    if interval:
+        try:
+            times = [context.derived_tables.get_time_column(join_input.stream, context.catalog) for join_input in scope.inputs]
+            scope = derive_ranges(scope, [table.name for table in scope.tables], times)
+        except SqlError as problem:
+            raise context.source.with_location(problem, get_from_item(context, select)) from None
     output = tuple(item.value for item in items)
     schema = Schema(tuple(Field(item.name, item.value.type) for item in items))
     return canonicalize_join(SlidingJoinQuery(scope.inputs, scope.conditions, output, schema))
@@ -77,23 +118,28 @@ def bind_sliding_subquery(context: BindContext, node: exp.Expr, name: str) -> Sl
     return replace(scope, tables=(ScopeTable(name, fields, tuple(item.value for item in items)),), using_columns={})
 
 
-def _bind_select(context: BindContext, select: exp.Select) -> tuple[SlidingJoinScope, list[SelectItem]]:
+def _bind_select(
+    context: BindContext, select: exp.Select, *, interval: bool = False
+) -> tuple[SlidingJoinScope, list[SelectItem]]:
     """Bind a SELECT: return the filtered scope of its FROM clause, and its outputs."""
     context = with_ctes(context, select)
     if has_aggregation(select):
         raise context.source.error_at_node(
-            select, "rows joined in SLIDING windows cannot be aggregated", hint="join in TUMBLE or HOP windows to aggregate"
+            select,
+            "rows joined in SLIDING windows cannot be aggregated",
+            hint="put a window around them: FROM TUMBLE((SELECT …), '8 seconds')",
         )
     check_clauses(context, select, _SUPPORTED_CLAUSES)
-    scope = _bind_side(context, get_from_item(context, select), SlidingJoinScope())
+    scope = _bind_side(context, get_from_item(context, select), SlidingJoinScope(), interval=interval)
     for join in select.args.get("joins") or []:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
         if (join.side.upper(), join.kind.upper()) not in _INNER_JOINS:
             written = " ".join(filter(None, (join.side.upper(), join.kind.upper())))
+            sides = "streams without windows" if interval else "SLIDING windows"
             raise context.source.error_at_node(
-                join, f"a {written} JOIN of SLIDING windows is not supported", hint="use an inner join, or TUMBLE or HOP windows"
+                join, f"a {written} JOIN of {sides} is not supported", hint="use an inner join, or TUMBLE or HOP windows"
             )
-        scope = _add_join(context, join, scope, _bind_side(context, join.this, scope))
+        scope = _add_join(context, join, scope, _bind_side(context, join.this, scope, interval=interval))
     scope = scope.with_filter(bind_where(context, select, scope))
     return scope, bind_items(context, select, Scope(context.source, scope, "SELECT of a join in SLIDING windows"))
 
@@ -118,10 +164,11 @@ def _add_join(context: BindContext, join: exp.Join, before: SlidingJoinScope, si
     return replace(extended, using_columns=using_columns)
 
 
-def _bind_side(context: BindContext, node: exp.Expr, before: SlidingJoinScope) -> SlidingJoinScope:
+def _bind_side(context: BindContext, node: exp.Expr, before: SlidingJoinScope, *, interval: bool) -> SlidingJoinScope:
     """Bind one side of a join under its alias."""
     alias = node.args.get("alias")
-    scope = _bind_unaliased_side(context, node, alias.name if alias is not None and alias.name else "")
+    name = alias.name if alias is not None and alias.name else ""
+    scope = _bind_plain_side(context, node, name) if interval else _bind_unaliased_side(context, node, name)
     names = [column.name for column in alias.columns] if alias is not None else []
     table = scope.tables[0]
     if names and len(names) != len(table.fields):
@@ -134,6 +181,19 @@ def _bind_side(context: BindContext, node: exp.Expr, before: SlidingJoinScope) -
         fault = f"repeats the name '{table.name}' of an earlier side" if table.name else "has no name"
         raise context.source.error_at_node(node, f"this side of the join {fault}", hint="give it an alias: SLIDING(…) AS t")
     return replace(scope, tables=(table,))
+
+
+def _bind_plain_side(context: BindContext, node: exp.Expr, alias: str) -> SlidingJoinScope:
+    """Bind a stream without a window, whose range is not known yet."""
+    named = node.copy()
+    named.set("alias", None)
+    relation = bind_from_item(context, named)
+    try:
+        check_event_time(relation, None)
+        relation = context.derived_tables.unite(relation)
+    except SqlError as problem:
+        raise context.source.with_location(problem, node) from None
+    return make_window_scope(relation, 0, 0, alias or relation.name or "")
 
 
 def _bind_unaliased_side(context: BindContext, node: exp.Expr, alias: str) -> SlidingJoinScope:
@@ -162,8 +222,6 @@ def _bind_sliding_window(context: BindContext, node: exp.Anonymous, alias: str) 
     relation = bind_window_input(context, args[0])
     if relation.window is not None:
         raise source.error_at_node(args[0], "a window over a window is not supported", hint="window the stream once")
-    if len(relation.branches) > 1:
-        raise source.error_at_node(args[0], "a UNION ALL cannot be joined yet", hint="join the streams one by one")
     if relation.branches[0].stream.name in context.derived_tables.derived_streams:
         raise source.error_at_node(
             args[0], "results of windows cannot be joined in SLIDING windows", hint="join them in TUMBLE windows"
@@ -171,6 +229,7 @@ def _bind_sliding_window(context: BindContext, node: exp.Anonymous, alias: str) 
     try:
         window = parse_sliding_window(args[1:])
         check_event_time(relation, None)
+        relation = context.derived_tables.unite(relation)
     except SqlError as problem:
         raise source.with_location(problem, node) from None
     return make_window_scope(relation, window.length, window.lateness, alias or relation.name or "")

@@ -156,8 +156,10 @@ def _bind_join_side(context: BindContext, node: exp.Expr, before: tuple[Relation
             f"a join needs windows, and {subject} {reason}",
             hint="write TUMBLE(stream, '8 seconds') or HOP(stream, size, slide)",
         )
-    if len(side.branches) > 1:
-        raise context.source.error_at_node(node, "a UNION ALL cannot be joined yet", hint="join the streams one by one")
+    try:
+        side = context.derived_tables.unite(side)
+    except SqlError as problem:
+        raise context.source.with_location(problem, node) from None
     if side.name is None or any((other.name or "").lower() == side.name.lower() for other in before):
         fault = "has no name" if side.name is None else f"repeats the name '{side.name}' of an earlier side"
         raise context.source.error_at_node(node, f"this side of the join {fault}", hint="give it an alias: TUMBLE(…) AS t")

@@ -13,10 +13,9 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.time import DurationError, parse_duration
-from headrace.model.window import HopWindow, SessionWindow, SlidingWindow, Window
+from headrace.model.window import UNBOUNDED_LENGTH, HopWindow, SessionWindow, SlidingWindow, Window
 from headrace.sql.limits import check_window_limits
 
-_MAX_DURATION = 100 * 366 * 86_400_000_000  # a century
 _DAY_UNITS = frozenset({"day", "days", "week", "weeks"})
 
 
@@ -56,7 +55,7 @@ def _parse_duration(text: str) -> int:
         micros = parse_duration(text)
     except DurationError as problem:
         raise SqlError(problem.message, detail=problem.detail, hint=problem.hint) from None
-    if micros > _MAX_DURATION:
+    if micros > UNBOUNDED_LENGTH:
         raise SqlError(f"duration '{text.strip()}' is too long", hint="lengths up to a hundred years are possible")
     return micros
 
@@ -90,16 +89,23 @@ def parse_window(name: str, arguments: list[exp.Expr]) -> Window:
 
 
 def parse_sliding_window(arguments: list[exp.Expr]) -> SlidingWindow:
-    """Return the window of SLIDING(stream, range[, lateness]); `arguments` follow the stream."""
+    """Return the window of SLIDING(stream, range[, lateness]); `arguments` follow the stream; a range may be UNBOUNDED."""
     if not 1 <= len(arguments) <= 2:
         raise SqlError(
             "window 'SLIDING' has the wrong number of arguments",
             hint="write SLIDING(stream, '8 seconds'[, '1 second']): range, lateness",
         )
-    lengths = [parse_window_length(argument) for argument in arguments]
+    first = UNBOUNDED_LENGTH if _is_unbounded(arguments[0]) else parse_window_length(arguments[0])
+    lengths = [first, *map(parse_window_length, arguments[1:])]
     if any(value < 0 for value in lengths):
         raise SqlError("window 'SLIDING' needs lengths that are not negative")
     return SlidingWindow(*lengths)
+
+
+def _is_unbounded(node: exp.Expr) -> bool:
+    """Return whether the range of a sliding window is UNBOUNDED, as a word or as a string."""
+    is_word = isinstance(node, exp.Column) and not node.table
+    return (is_word or (isinstance(node, exp.Literal) and node.is_string)) and node.name.upper() == "UNBOUNDED"
 
 
 _WINDOW_USAGE = {

@@ -6,7 +6,6 @@ import pytest
 
 from headrace.bench.measure.latency import (
     DeploymentRequest,
-    compute_data_throughput,
     compute_query_throughput,
     summarize_deployment,
 )
@@ -50,10 +49,3 @@ def test_query_throughput_counts_acknowledged_requests():
 
 def test_query_throughput_of_zero_duration_is_none():
     assert compute_query_throughput([DeploymentRequest("a", 5, 5, 5)]) is None
-
-
-def test_data_throughput_has_slowest_and_overall_rate():
-    throughput = compute_data_throughput({"a": 300.0, "b": 100.0, "c": 200.0})
-    assert throughput is not None
-    assert (throughput.slowest, throughput.slowest_query, throughput.overall) == (100.0, "b", 600.0)
-    assert compute_data_throughput({}) is None

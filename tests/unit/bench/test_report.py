@@ -195,6 +195,7 @@ def test_every_figure_has_a_table(group):
 
 def test_groups_have_all_figures():
     everything = {"rate", "two-times", "latency-distribution", "latency-time", "reading", "backlog", "resources", "search"}
+    everything |= {"data-throughput", "components"}
     assert set(draw_figures(AGGREGATION)) == everything
     assert set(draw_figures(SC1)) == everything | {"deployment"}
     assert len(draw_figures(AGGREGATION)["resources"].panels) == 9
@@ -372,3 +373,38 @@ def test_the_page_names_the_first_and_the_last_day_of_the_runs():
     later = [replace(run, origin=replace(run.origin, started_at=f"{day}T10:00:00+00:00")) for day in days]
     assert "<dt>date</dt><dd>2026-11-16 to 2026-11-18</dd>" in render_page(later)
     assert "<dt>date</dt><dd>2026-11-18</dd>" in render_page(later[1:2])
+
+
+def test_data_throughput_names_the_slowest_query_and_the_silent_ones():
+    rows = {row[:2]: row[2:] for row in draw_figures(AGGREGATION)["data-throughput"].rows}
+    _slowest, name, _overall, silent = rows["headrace", "64 queries"]
+    assert (name, silent) == ("q63", "4")
+    header, summary = make_summary_table(AGGREGATION)
+    row = summary[find_cell(AGGREGATION, "headrace", 8)]
+    assert {"slowest query, rows/s", "overall, rows/s"} <= set(header)
+    assert row[header.index("overall, rows/s")] != row[header.index("slowest query, rows/s")]
+
+
+def test_the_sustainable_rate_of_requests_has_a_figure_and_its_search_its_unit():
+    measured = synthetic.run(load_scenario("query-throughput"), "headrace")
+    trials = tuple(replace(verdict, rate=verdict.rate / 1e5, unit="requests/s") for verdict in measured.trials)
+    figures = replace(measured.figures, sustainable_rate=None, sustainable_request_rate=71.0)
+    failed = replace(synthetic.run(load_scenario("query-throughput"), "flink", failed="too slow"), trials=trials)
+    (group,) = group_runs([replace(measured, outcome=figures, trials=trials), failed])
+    drawn = draw_figures(group)
+    assert drawn["query-throughput"].rows == (("headrace", "25 queries", "71.0"), ("flink", "25 queries", "failed: too slow"))
+    assert drawn["search"].header[3] == "requests/s"
+    assert {trial.unit for trial in failed.trials} == {"requests/s"}
+    header, rows = make_summary_table(group)
+    assert rows[find_cell(group, "headrace", 25)][header.index("requests/s")] == "71.0"
+    assert "Sustainable query throughput" in render_page(group.cells[0].runs)
+
+
+def test_the_work_of_headrace_is_shown_by_component():
+    figure = draw_figures(AGGREGATION)["components"]
+    assert figure.rows[:3] == (
+        ("headrace", "1 query", "join", "6.00 s", "60 %"),
+        ("headrace", "1 query", "selection", "3.00 s", "30 %"),
+        ("headrace", "1 query", "other", "1.00 s", "10 %"),
+    )
+    assert [trace["name"] for trace in figure.panels[0].spec["data"]] == ["join", "selection", "other"]

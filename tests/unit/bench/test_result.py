@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.bench.result import BenchRun, FailedRun, LatencyFigures, MeasuredR
 from headrace.bench.scenarios.scenario import Scenario, load_scenario
 from headrace.errors import HeadraceError
 
+RECORDED = Path(__file__).parents[3] / "docs" / "bench" / "2026-11-16"
 AGGREGATION = load_scenario("aggregation").with_overrides(seconds=12)
 NUMBERS = ("sustainable_rows_per_second", "event_time_latency_s", "throughput", "resources", "query_throughput")
 
@@ -44,7 +46,7 @@ def test_the_document_is_complete_after_every_run(tmp_path):
 
 def test_a_run_has_all_fields(tmp_path):
     append_run(tmp_path, make_run())
-    assert read_document(tmp_path)["format"] == 1
+    assert read_document(tmp_path)["format"] == 2
     (run,) = read_document(tmp_path)["runs"]
     assert (run["sut"], run["queries"], run["repeat"], run["commit"]) == ("headrace", 1, 1, "0ab491a")
     assert run["sustainable_rows_per_second"] > run["offered_rows_per_second"] > 0
@@ -102,18 +104,27 @@ def _make_empty_latency() -> LatencyFigures:
     return LatencyFigures(synthetic.Histogram())
 
 
+def test_a_result_of_format_1_is_read_without_its_computed_throughput(tmp_path):
+    shutil.copy(RECORDED / "aggregation-1.json", tmp_path / "result.json")
+    runs = read_runs(tmp_path)
+    assert [run.outcome.data_throughput for run in runs if isinstance(run.outcome, MeasuredRun)] == [None] * len(runs)
+    append_run(tmp_path, make_run())
+    assert read_document(tmp_path)["format"] == 2
+    assert read_runs(tmp_path) == (*runs, make_run())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda text: "{", "is not JSON"),
         (lambda text: "[]", "has no runs"),
-        (lambda text: text.replace('"format": 1', '"format": 2'), "has unknown format 2"),
+        (lambda text: text.replace('"format": 2', '"format": 3'), "has unknown format 3"),
         (lambda text: text.replace('"commit"', '"commits"'), "run 1 of .* lacks 'commit'"),
         (lambda text: text.replace('"repeat": 1', '"repeat": 1, "luck": 3'), "run 1 of .* has 'luck'"),
         (lambda text: text.replace('"repeat": 1', '"repeat": 1, "failed": "no"'), "run 1 of .* has 'offered_rows_per_second'"),
         (lambda text: text.replace('"buckets"', '"bucket"'), "run 1 of .* is damaged"),
         (lambda text: text.replace('"title"', '"titles"'), "lacks the name or title of its scenario"),
-        (lambda text: '{"format": 1, "runs": [3]}', "run 1 of .* is not an object"),
+        (lambda text: '{"format": 2, "runs": [3]}', "run 1 of .* is not an object"),
     ],
 )
 def test_a_damaged_document_is_refused_with_the_cause(tmp_path, change, message):

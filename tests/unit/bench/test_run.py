@@ -15,8 +15,10 @@ from test_trial import World
 from headrace.bench import run as run_module
 from headrace.bench import trial
 from headrace.bench.cluster import BenchCluster
+from headrace.bench.result import BenchRun
 from headrace.bench.run import BenchRig, RunWatcher, ScenarioRunner
 from headrace.bench.scenarios.scenario import parse_scenario
+from headrace.bench.systems.process import SutEvent
 from headrace.bench.trial import TrialRunner
 from headrace.errors import HeadraceError
 
@@ -48,8 +50,8 @@ def make_silent_watcher() -> RunWatcher:
     return RunWatcher(lambda _phase, _rate: None, lambda _status, _second, _total, _latencies: None, lambda _verdict: None)
 
 
-def make_runner(sut: str, rate: float | None = None, text: str = SCENARIO) -> ScenarioRunner:
-    return ScenarioRunner(sut, parse_scenario("small", text, "small.toml"), make_silent_watcher(), rate)
+def make_runner(sut: str, rate: float | None = None, text: str = SCENARIO, requests: float | None = None) -> ScenarioRunner:
+    return ScenarioRunner(sut, parse_scenario("small", text, "small.toml"), make_silent_watcher(), rate, requests=requests)
 
 
 def is_final_run(starts: list[int]) -> bool:
@@ -86,6 +88,7 @@ def test_a_search_finds_the_capacity_and_the_run_offers_a_lower_rate(monkeypatch
     assert bench_run.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
     assert bench_run.figures.offered_rate == pytest.approx(0.9 * bench_run.figures.sustainable_rate, rel=0.01)
     assert bench_run.figures.event_time_latency.histogram.count > 0
+    assert bench_run.figures.data_throughput.rates == {"q1": pytest.approx(3_000, rel=0.05)}  # of its results, not the read rate
     assert (bench_run.origin.versions["x"], bench_run.origin.settings) == ("1", {"y": 2})
     assert len(starts) >= 2  # the final run uses a newly started system
     assert bench_run.trials[0].rate == 4000
@@ -207,3 +210,78 @@ def test_a_killed_system_gives_a_reason_and_no_figures(short_lead_in: None):
     assert killed
     assert bench_run.figures is None
     assert bench_run.failure.startswith("limit ended during the trial")
+
+
+TRAFFIC = (
+    SCENARIO
+    + """
+[ad_hoc]
+kind = "traffic"
+queries = 50
+per_second = 10
+[request_search]
+rows_per_second = 400
+start = 200
+seconds = 40
+trials = 12
+"""
+)
+
+
+def simulate_slow_changes(monkeypatch: pytest.MonkeyPatch, capacity: float, answers_per_second: float) -> None:
+    """Replace systems by simulated ones that make so many changes a second, one after the other."""
+
+    class SlowWorld(World):
+        def add(self, query) -> None:
+            self.answer_later("live", query.name)
+
+        def remove(self, name: str) -> None:
+            self.answer_later("removed", name)
+
+        def answer_later(self, event: str, name: str) -> None:
+            self.free_at = max(getattr(self, "free_at", 0.0), self.now) + 1 / answers_per_second
+            self.pending_events.append(SutEvent(event, name, int(self.free_at * 1e6)))
+
+        def events(self) -> list[SutEvent]:
+            due = [event for event in self.pending_events if event.at <= self.now * 1e6]
+            self.pending_events = self.pending_events[len(due) :]
+            return due
+
+    @contextlib.contextmanager
+    def rig(sut, streams, queries, options, **place) -> Iterator[BenchRig]:
+        world = SlowWorld(capacity)
+        yield BenchRig(TrialRunner(world, world, world, {q.name: q for q in queries}, world.clock, world.sleep), {}, {})
+
+    monkeypatch.setattr(run_module, "start_rig", rig)
+
+
+def test_a_search_finds_the_sustainable_rate_of_requests(monkeypatch):
+    simulate_slow_changes(monkeypatch, 1000.0, 60.0)
+    bench_run = make_runner("limit", text=TRAFFIC).run()
+    assert bench_run.failure is None
+    assert bench_run.figures.sustainable_request_rate == pytest.approx(60.0, rel=0.15)
+    assert bench_run.figures.sustainable_rate is None
+    assert bench_run.figures.offered_rate == pytest.approx(400, rel=0.02)
+    assert {verdict.unit for verdict in bench_run.trials} == {"requests/s"}
+    assert any("queue" in verdict.reason for verdict in bench_run.trials)
+    assert BenchRun.from_json(json.loads(json.dumps(bench_run.to_json()))).figures.sustainable_request_rate is not None
+
+
+def test_requests_are_not_sustained_if_the_rows_are_not(monkeypatch):
+    simulate_slow_changes(monkeypatch, 300.0, 1e6)
+    bench_run = make_runner("limit", text=TRAFFIC, requests=20.0).run()
+    assert bench_run.failure.startswith("20.0 requests/s were not sustained: 400 rows/s were not sustained: the queue")
+
+
+def test_a_given_rate_of_requests_is_not_searched(monkeypatch):
+    simulate_slow_changes(monkeypatch, 1000.0, 100.0)
+    bench_run = make_runner("limit", 500.0, TRAFFIC, requests=20.0).run()
+    assert bench_run.figures.sustainable_request_rate == 20.0
+    assert bench_run.figures.offered_rate == pytest.approx(500, rel=0.02)
+    assert bench_run.trials == ()
+    assert make_runner("limit", 500.0, TRAFFIC, requests=300.0).run().failure.startswith("300.0 requests/s were not sustained")
+
+
+def test_a_search_for_requests_needs_traffic():
+    with pytest.raises(HeadraceError, match="has a \\[request_search\\] without traffic"):
+        parse_scenario("small", SCENARIO + "[request_search]\n", "small.toml")

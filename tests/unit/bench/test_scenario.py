@@ -84,8 +84,10 @@ def test_every_listed_system_has_a_query(name):
     scenario = load_scenario(name)
     queries = [*scenario.initial_queries(), *(query for step in scenario.build_steps() for query in step.add)]
     assert len({query.name for query in queries}) == len(queries)
+    listed = {system.partition("_")[0] for system in scenario.systems} - {"limit"}  # headrace_apart has the texts of headrace
+    assert listed
     for query in queries:
-        assert {"headrace", "spark", "flink", "duckdb"} <= set(query.sql)
+        assert listed <= set(query.sql)
         assert query.shape is not None or "limit" not in scenario.systems
 
 
@@ -229,3 +231,15 @@ def test_invalid_files_are_refused_with_the_location(text, message, help_):
     assert message in refusal.value.message
     assert "mine" in refusal.value.message
     assert help_ in str(refusal.value)
+
+
+@pytest.mark.parametrize("per_second", [0.5, 3.0, 10.0, 37.0, 400.0])
+def test_traffic_makes_its_requests_evenly_and_keeps_the_number_of_queries(per_second: float):
+    changes = load_scenario("query-throughput").with_traffic(per_second, 40.0).ad_hoc.list_changes(40.0)
+    assert all(change.add == change.remove for change in changes)
+    assert sum(2 * change.add for change in changes) == pytest.approx(40 * per_second, abs=max(2.0, 0.11 * per_second))
+    halfway = sum(2 * change.add for change in changes if change.at <= 20)
+    assert halfway == pytest.approx(20 * per_second, abs=max(2.0, 0.11 * per_second))
+    steps = load_scenario("query-throughput").with_traffic(per_second, 40.0).build_steps()
+    removed = [name for step in steps for name in step.remove]
+    assert removed == [f"q{number}" for number in range(6, len(removed) + 6)]  # the oldest first, except five

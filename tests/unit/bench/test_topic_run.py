@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headrace.bench.driver.kafka_broker import KafkaBroker
 from headrace.bench.driver.topic import CommittedOffsets, TopicAddress
+from headrace.bench.measure.data_throughput import DataThroughput
 from headrace.bench.measure.resources import ResourceSample
 from headrace.bench.report.groups import group_runs
 from headrace.bench.report.page import render_page
@@ -57,7 +58,9 @@ def observe(*points: tuple[float, int]) -> ObservedProgress:
 
 def judge(*points: tuple[float, int], silent: set[str] = frozenset()) -> MeasuredRun | FailedRun:
     samples = [ResourceSample(second, 1.5, 0, None, 1, 1, 0.0, 0.0, 0) for second in (0.5, 3.5, 4.5, 9.5)]
-    return judge_progress(observe(*points), SCENARIO, 1000, samples, silent)
+    return judge_progress(
+        observe(*points), SCENARIO, 1000, samples, silent, lambda start, stop: DataThroughput({"q1": stop - start})
+    )
 
 
 def test_the_rate_is_that_between_the_first_and_the_last_commit_after_the_warm_up():

@@ -19,6 +19,7 @@ from headrace.bench.queries.sets import make_query_generator
 from headrace.bench.scenarios.scenario import ScenarioStep
 from headrace.bench.systems.process import SutEvent
 from headrace.bench.trial import OfferedLoad, TrialRunner
+from headrace.errors import HeadraceError
 
 QUERIES = make_query_generator("fields", {}).queries(3)
 LIMITS = SustainabilityLimits()
@@ -64,6 +65,9 @@ class World:
     def event_time_before(self, stream: str, ends):
         return np.asarray(ends) - 1
 
+    def rows_before(self, stream: str, times):
+        return (np.asarray(times) - 1_000_000_000_000) * 3 // 1_000
+
     def pulled_at(self, stream: str, times):
         return np.asarray(times)
 
@@ -94,6 +98,9 @@ class World:
 
     def limit_nodes(self) -> None:
         self.limited_at = self.now
+
+    def read_component_seconds(self) -> dict[str, float]:
+        return {"join": self.now / 10}
 
     def remove(self, name: str) -> None:
         self.pending_events.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
@@ -230,3 +237,36 @@ def test_a_lead_in_without_reads_times_out():
     world = World(0.0)
     make_trial_runner(world).run_lead_in(1000.0)
     assert world.now == pytest.approx(1_000_075, abs=10)  # one minute plus the drain timeout
+
+
+def test_data_throughput_is_measured_from_the_results_of_each_query_while_it_is_live():
+    """One result every second comes from q1; the stream has 3,000 rows/s, whatever rate is offered and read."""
+    step = ScenarioStep(10.0, (QUERIES[1],), ())
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0, steps=(step,)))
+    assert trial.data_throughput is not None
+    assert trial.data_throughput.rates == {QUERIES[0].name: pytest.approx(3_000.0, rel=0.05)}
+    assert trial.data_throughput.silent == (QUERIES[1].name,)
+    assert trial.data_throughput.overall == pytest.approx(3_000.0, rel=0.05)
+
+
+def test_a_removed_query_counts_until_it_is_removed():
+    step = ScenarioStep(25.0, (), (QUERIES[0].name,))
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0, steps=(step,)))
+    assert trial.data_throughput is not None
+    assert trial.data_throughput.overall == pytest.approx(3_000.0 / 2, rel=0.05)  # 15 of the 30 measured seconds
+
+
+def test_the_work_of_a_trial_is_what_its_components_have_done_since_its_start():
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(500.0))
+    assert trial.component_seconds == {"join": pytest.approx(4.0, rel=0.02)}  # a tenth of 40 s
+
+
+def test_a_system_that_does_not_answer_for_its_components_has_none():
+    world = World(1000.0)
+
+    def fail() -> dict[str, float]:
+        raise HeadraceError("it is busy")
+
+    world.read_component_seconds = fail
+    trial = make_trial_runner(world).run_trial(make_load(500.0))
+    assert (dict(trial.component_seconds), trial.verdict.sustainable) == ({}, True)

@@ -62,6 +62,36 @@ def test_joins_in_sliding_windows(headrace, session_file):
     assert [item["results"] for item in document["probes"]["t"]] == [["again", "more"]]
 
 
+CHAIN = """
+[queries.chain]
+sql = '''
+SELECT x.k FROM SLIDING(t, '5 s') x JOIN SLIDING(t, '2 s') y ON x.k = y.k JOIN SLIDING(t, '3 s') z ON y.v = z.v'''
+"""
+
+
+def test_the_plan_that_an_option_chooses(headrace, session_file):
+    path = session_file(queries=CHAIN)
+    assert "plans by estimate" not in headrace("explain", path).out
+    text = headrace("explain", path, "--plan", "left_deep", "--target", "latency").out
+    assert "a materialized join" in text
+    assert "plans by estimate; taken: left_deep (sliding_plan = 'left_deep')" in text
+    assert "a materialized join" not in headrace("explain", path, "--plan", "flat").out
+    assert headrace("explain", path, "--plan", "best").code == 2
+    document = headrace("explain", path, "--plan", "auto", "--json").document["sliding_joins"]["plans"]
+    assert document["candidates"].keys() == {"flat", "left_deep", "chain", "merging", "ilp", "greedy", "common"}
+    assert document["taken"] == min(document["candidates"], key=lambda name: document["candidates"][name]["rows_sent"])
+
+
+def test_the_plan_that_a_session_file_chooses(headrace, session_file):
+    path = session_file(queries=CHAIN)
+    path.write_text(path.read_text() + '\n[sliding_joins]\nplan = "left_deep"\ntarget = "latency"\nsharing = false\n')
+    text = headrace("explain", path).out
+    assert "taken: left_deep" in text
+    assert "store 0 of t" in text
+    assert "t@0" in text
+    assert "taken: flat" in headrace("explain", path, "--plan", "flat").out
+
+
 def test_the_plan_as_a_graph(headrace, session_file, tmp_path):
     path = session_file(queries=SLIDING)
     result = headrace("explain", path, "--graph")

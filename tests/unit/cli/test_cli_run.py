@@ -332,6 +332,15 @@ sink = "parquet:rows"
 """
 
 
+def test_settings_of_query_changes_are_those_of_the_session_file(headrace, tmp_path):
+    write_csv_files(tmp_path / "data", 1)
+    (tmp_path / "s.toml").write_text(f"max_waiting_changes = 2\n{SESSION_FILE}")
+    for command in (("run", tmp_path / "s.toml", "--once"), ("sql", tmp_path / "s.toml", "-c", "SHOW QUERIES")):
+        refused = headrace(*command, *LOCAL)
+        assert refused.code == 1
+        assert "2 query changes wait already" in refused.err
+
+
 def test_a_killed_run_resumes_without_loss_or_duplicates(headrace, tmp_path):
     """Every result exactly once:  |--batches--✗|--batches--✗| … |--the rest--|  ==  |--all batches--|."""
     write_csv_files(tmp_path / "data", 40)

@@ -115,6 +115,18 @@ def test_late_unnested_rows_are_counted_for_the_base_stream() -> None:
     assert counts == [{"tweets": 3}] * 2
 
 
+@pytest.mark.parametrize("backend", ["local", "reference"])
+def test_rows_too_far_in_the_future_are_not_unnested(backend: str) -> None:
+    with hr.Session(backend=backend) as session:
+        source = hr.MemorySource(COLUMNS)
+        session.create_stream("tweets", source, time="time", max_ahead="1 hour")
+        session.register_function(words)
+        query = session.stream("tweets").flat_map(word=words("text")).select("word").add()
+        source.append([*make_rows("now"), {"a": 1, "text": "later", "time": at(10**10)}])
+        session.advance()
+        assert query.results()["word"].to_pylist() == ["now"]
+
+
 # --------------------------------------------------------------------------------------------------------------------- sharing
 
 

@@ -14,11 +14,12 @@ import pytest
 
 import headrace as hr
 from headrace.engine.batch_job import ReduceReport
-from headrace.planner.join.cost import HistoryCardinality, estimate_step_costs
+from headrace.planner.join.cost import estimate_step_costs
 from headrace.planner.join.join_graph import JoinGraph, input_relation
 from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import SlidingJoinOptimizer
+from support.join_models import HistoryCardinality
 
 ROWS, BATCHES = 1000, 20
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ import headrace as hr
 from headrace.engine.batch_job import SegmentRef
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins import index
+from headrace.engine.joins import index, nested_loops
 from headrace.engine.joins.index import RowIndexes, RowPairs
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe, LoadedSlidingJoinPlan
@@ -156,9 +156,9 @@ def run_probe(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], s
     mine, theirs = (
         [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
     )
-    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_rows(start, mine))
+    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_rows(start, mine), METER)
     found = []
-    for pairs in prober.find_pairs(here, here.rows.sets, METER):
+    for pairs in prober.find_pairs(here, here.rows.sets):
         joined = prober.join_pairs(pairs, view_segments([here.rows], 1), np.zeros(pairs.pair_count, np.uint64))
         numbers = [joined.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
@@ -190,6 +190,10 @@ def less(left: Any, right: Any) -> bool:
     return left is not None and right is not None and not math.isnan(left) and (math.isnan(right) or left < right)
 
 
+def less_or_equal(left: float, right: float) -> bool:
+    return less(left, right) or equal(left, right)
+
+
 ODD = [None, math.nan, -math.nan, -0.0, 0.0, 1.5, -1.5, math.inf, -math.inf]
 PREDICATES = [
     ("r.b = s.b", "hash", lambda r, s: equal(r["b"], s["b"])),
@@ -205,9 +209,10 @@ PREDICATES = [
         "search",
         lambda r, s: None not in (r["b"], r["c"], s["b"]) and r["b"] < s["b"] <= r["c"] + 2,
     ),
+    ("abs(r.x - s.x) <= 1.5", "search", lambda r, s: None not in (r["x"], s["x"]) and less_or_equal(abs(r["x"] - s["x"]), 1.5)),
     ("r.b <> s.b", "nested loops", lambda r, s: None not in (r["b"], s["b"]) and r["b"] != s["b"]),
     ("r.n < s.n", "nested loops", lambda r, s: None not in (r["n"], s["n"]) and r["n"] < s["n"]),
-    ("r.b + s.b = 3", "nested loops", lambda r, s: None not in (r["b"], s["b"]) and r["b"] + s["b"] == 3),
+    ("r.b + s.b = 3", "search", lambda r, s: None not in (r["b"], s["b"]) and r["b"] + s["b"] == 3),
 ]
 
 
@@ -226,7 +231,9 @@ def draw_rows(random: np.random.Generator, count: int) -> list[Row]:
 
 
 def search_method(loaded: LoadedProbe) -> str:
-    return "hash" if loaded.build_keys else "search" if loaded.bounds else "nested loops"
+    if loaded.search is None:
+        return "hash"
+    return "search" if any(group.choices for group in loaded.search.groups) else "nested loops"
 
 
 @pytest.mark.parametrize("start", ["r", "s"])
@@ -312,8 +319,9 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
     expected = run_probe(loaded, mine, mine)
     assert len(expected) >= 300
     monkeypatch.setattr(index, "MAX_PAIRS", most)
+    monkeypatch.setattr(nested_loops, "BLOCK_PAIRS", most)
     here, held = make_segment("s", mine), []
-    for pairs in Prober(loaded, make_probe_rows("r", mine)).find_pairs(here, here.rows.sets, METER):
+    for pairs in Prober(loaded, make_probe_rows("r", mine), METER).find_pairs(here, here.rows.sets):
         assert isinstance(pairs, RowPairs)
         held.append(len(pairs.probe_ids))
     assert max(held) <= most

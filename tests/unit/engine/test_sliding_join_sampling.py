@@ -46,7 +46,7 @@ def estimate(query: NormalizedJoin, batches: int = 1, **relations) -> float:
         for k in range(batches):
             part = {column: values[k * size : (k + 1) * size] for column, values in columns.items()}
             samples.setdefault(name, []).append(sample_relation(probes, name, pack_rows(name, **part)))
-    (selectivity,) = estimate_selectivities([query], samples).values()
+    (selectivity,) = estimate_selectivities([query], samples).of_all.values()
     return selectivity
 
 
@@ -121,7 +121,7 @@ def test_samples_of_different_sizes_are_combined():
         ]
         for name, values in (("r", left), ("s", right))
     }
-    (found,) = estimate_selectivities([EQUAL], samples).values()
+    (found,) = estimate_selectivities([EQUAL], samples).of_all.values()
     assert is_within(found, compute_exact(left, right), 1.3)
 
 
@@ -205,11 +205,36 @@ def test_null_conditions_do_not_hold():
     assert estimate(make_join(0, "r.b <> s.b"), r={"b": [None] * 40}, s={"b": list(range(40))}) < 1e-3
 
 
+def test_selectivities_depend_on_the_relation_of_the_newest_row():
+    #   the value of each row is its time: s.b >= r.b holds for all pairs with a newest row of s, except those of equal time
+    query = make_join(0, "s.b >= r.b")
+    probes = load_plan(query)
+    samples = {name: [sample_relation(probes, name, pack_rows(name, b=list(range(48))))] for name in "rs"}
+    found = estimate_selectivities([query], samples)
+    (predicate,) = found.of_all
+    assert found.of_all[predicate] == pytest.approx(0.5, abs=0.02)
+    assert found.by_newest[predicate, "s"] == 1.0
+    assert found.by_newest[predicate, "r"] < 0.05
+
+
+def test_conditions_over_three_relations_are_estimated():
+    query = make_join(0, "r.b + s.b < t.b")
+    probes = load_plan(query)
+    samples = {
+        name: [sample_relation(probes, name, pack_rows(name, b=[value] * 40))] for name, value in (("r", 1), ("s", 2), ("t", 9))
+    }
+    samples["t"].append(sample_relation(probes, "t", pack_rows("t", b=[0] * 120)))
+    found = estimate_selectivities([query], samples)
+    ((predicate, selectivity),) = found.of_all.items()
+    assert predicate.relations == ("r", "s", "t")
+    assert selectivity == pytest.approx(40 / 88, abs=0.05)  # 40 of t's 40 rows, and 48 of its 120
+
+
 def test_relations_without_samples_have_no_estimate():
     query = make_join(0, "r.b = s.b AND s.c = t.c")
     probes = load_plan(query)
     samples = {name: [sample_relation(probes, name, pack_rows(name, a=[0], b=[1], c=[2]))] for name in "rs"}
-    assert [str(predicate) for predicate in estimate_selectivities([query], samples)] == ["r.b = s.b"]
+    assert [str(predicate) for predicate in estimate_selectivities([query], samples).of_all] == ["r.b = s.b"]
 
 
 def test_samples_older_than_a_query_lack_its_columns():
@@ -222,7 +247,7 @@ def test_samples_older_than_a_query_lack_its_columns():
         ]
         for name in "rs"
     }
-    found = {str(predicate): value for predicate, value in estimate_selectivities([after], samples).items()}
+    found = {str(predicate): value for predicate, value in estimate_selectivities([after], samples).of_all.items()}
     assert found["r.b = s.b"] == pytest.approx(0.02)
     assert found["r.d = s.d"] == pytest.approx(0.02)
     assert found["r.c < s.c"] == 1.0

@@ -7,7 +7,7 @@ import pyarrow as pa
 from headrace.model.expression import Call, Column, Literal
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
-from headrace.plan.derived import collect_unnested, resolve_declared_name, unnest_stream
+from headrace.plan.derived import collect_unnested, resolve_declared_names, unnest_stream
 
 BASE = Stream("orders", Schema.parse("id INT, text STRING, time TIMESTAMP"), "time")
 
@@ -38,4 +38,5 @@ def test_unnested_streams_come_after_their_base_and_once():
 
 
 def test_the_declared_stream_of_an_unnested_stream():
-    assert [resolve_declared_name(name, KNOWN) for name in (ITEM_TAGS.name, ITEMS.name, "orders", "x")] == ["orders"] * 3 + ["x"]
+    names = (ITEM_TAGS.name, ITEMS.name, "orders", "x")
+    assert [resolve_declared_names(name, KNOWN) for name in names] == [("orders",)] * 3 + [("x",)]

@@ -40,21 +40,46 @@ def test_after_an_outer_join_only_keys_of_the_preserved_side_determine_the_parti
     assert list_repartitions(f"SELECT a.x FROM {A} FULL JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
 
 
-def test_joins_without_keys_run_in_one_partition() -> None:
+def list_exchanges(text: str) -> list[tuple[str, int]]:
+    plan = bind_join(text)
+    chain = build_chain(plan, plan.tree)
+    return [(step.exchange.name, level) for step, level in zip(chain.steps, chain.step_levels, strict=True)]
+
+
+def test_a_step_without_keys_copies_one_side_to_all_partitions() -> None:
     less, more = "a.x < b.x", "b.x > c.x"
-    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON {less} JOIN {C} ON {more}") == [False, False]
-    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON {more}") == [False, True]
-    assert list_repartitions(f"SELECT a.x FROM {A} LEFT JOIN {B} ON {less} LEFT JOIN {C} ON a.k = c.k") == [False, True]
-    d = "TUMBLE(a, '5 s') d"
-    assert list_repartitions(
-        f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k LEFT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k"
-    ) == [
+    assert list_exchanges(f"SELECT a.x FROM {A} JOIN {B} ON {less}") == [("COPY_LEAF", 1)]
+    for kind, exchange in (("LEFT", "COPY_LEAF"), ("SEMI", "COPY_LEAF"), ("ANTI", "COPY_LEAF")):
+        assert list_exchanges(f"SELECT a.x FROM {A} {kind} JOIN {B} ON {less}") == [(exchange, 1)]
+    assert list_exchanges(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON {less}") == [("COPY_ROWS", 1)]
+    assert list_exchanges(f"SELECT a.x FROM {A} FULL JOIN {B} ON {less}") == [("GATHER", 1)]
+    # the shuffle before an earlier step copies the leaf of a later one, too
+    assert list_exchanges(f"SELECT a.x FROM {A} JOIN {B} ON {less} JOIN {C} ON {more}") == [("COPY_LEAF", 1), ("COPY_LEAF", 1)]
+    assert list_exchanges(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON {more}") == [("KEYS", 0), ("COPY_LEAF", 1)]
+    assert list_exchanges(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON {less} JOIN {C} ON {more}") == [
+        ("COPY_ROWS", 1),
+        ("COPY_LEAF", 1),
+    ]
+    assert list_exchanges(f"SELECT a.x FROM {A} JOIN {B} ON {less} RIGHT JOIN {C} ON {more}") == [
+        ("COPY_LEAF", 1),
+        ("COPY_ROWS", 2),
+    ]
+
+
+def test_rows_that_meet_a_copied_leaf_stay_in_their_partition() -> None:
+    less, more, d = "a.x < b.x", "b.x > c.x", "TUMBLE(a, '5 s') d"
+    assert list_repartitions(f"SELECT a.x FROM {A} LEFT JOIN {B} ON {less} LEFT JOIN {C} ON a.k = c.k") == [True, True]
+    by_key = f"{A} LEFT JOIN {B} ON a.k = b.k"
+    assert list_repartitions(f"SELECT a.x FROM {by_key} LEFT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k") == [
+        False,
+        True,
+        False,
+    ]
+    assert list_repartitions(f"SELECT a.x FROM {by_key} RIGHT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k") == [
         False,
         True,
         True,
     ]
-    for kind in ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI"):  # rows without a partner are in that partition, too
-        assert list_repartitions(f"SELECT a.x FROM {A} {kind} JOIN {B} ON {less} JOIN {C} ON a.x <> c.x") == [False, False]
 
 
 def test_joins_without_keys_share_join_buffers_and_steps() -> None:
@@ -65,8 +90,8 @@ def test_joins_without_keys_share_join_buffers_and_steps() -> None:
     first, second = (build_chain(plan, plan.tree) for plan in map(bind_join, texts))
     assert first == second
     text = explain(live, [plan_stream(name, live) for name in "ab"])
-    assert "join buffer in one partition · used by 2 queries: q0, q1" in text
-    assert "inner join with b without an equality · used by 2 queries: q0, q1" in text
+    assert "join buffer spread evenly · used by 2 queries: q0, q1" in text
+    assert "inner join with b without an equality (b copied to all partitions) · used by 2 queries: q0, q1" in text
 
 
 def test_shuffles_after_the_first_are_counted() -> None:

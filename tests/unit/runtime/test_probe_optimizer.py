@@ -17,9 +17,10 @@ import pytest
 
 from headrace.engine.batch_job import ReduceReport
 from headrace.errors import SessionError
+from headrace.model.sliding_join_options import PlanSearch, SlidingJoinOptions
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.runtime.engine_state import EngineState
-from headrace.runtime.replanning import JoinSharing, SlidingJoinOptimizer, parse_sharing
+from headrace.runtime.replanning import SlidingJoinOptimizer
 from support.sliding_join_plans import format_probe_tree, join_sql
 from support.sliding_join_session import JoinSession, ManualOptimizer
 
@@ -115,7 +116,7 @@ def test_an_optimal_plan_is_not_changed(tmp_path: Path):
     pair = join_sql("r.b = s.b", {"r": "5 s", "s": "5 s"})
     _, plan = run(tmp_path / "c", optimizer, [pair], draw_uniform, batches=6)
     assert optimizer.chosen == []
-    assert optimizer.last_solution is not None  # the optimizer has run
+    assert optimizer.last_comparison is not None  # the optimizer has run
     assert format_probe_tree(plan, "r") == ["stored s[b] !0"]
 
 
@@ -131,10 +132,10 @@ def test_the_optimizer_waits_until_all_relations_have_rows(tmp_path: Path):
         streams.session.add(CHAIN, name="q")
         for second in range(4):
             streams.advance({name: [{"a": 1, "b": 1, "c": second, "at": second}] * 9 for name in "rs"})
-        assert optimizer.last_solution is None
+        assert optimizer.last_comparison is None
         streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 4}]})
         streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 5}]})
-        assert optimizer.last_solution is not None
+        assert optimizer.last_comparison is not None
 
 
 def test_the_optimizer_runs_after_query_changes_and_every_few_batches(tmp_path: Path):
@@ -203,55 +204,108 @@ def test_batches_do_not_wait_for_the_background_optimizer(tmp_path: Path):
 # ----------------------------------------------------------------------------------------------------------------- cross products
 
 
-def test_cross_products_are_not_replanned(tmp_path: Path):
-    cross_product = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
-    optimizer = RecordingOptimizer(every=1)
-    _, plan = run(tmp_path / "c", optimizer, [cross_product], batches=5)
-    assert optimizer.chosen == []
-    assert optimizer.last_solution is None
-    assert len(format_probe_tree(plan, "r")) == 3
-
-
-def test_other_joins_are_replanned_beside_cross_products(tmp_path: Path):
-    cross_product = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
+def test_cross_products_are_replanned_like_other_joins(tmp_path: Path):
+    #   written first: r and s by b, which is unselective; t comes without a condition at any step
+    text = join_sql("r.b = s.b AND r.c = s.c AND t.b + 0 * r.b < s.b - 1", dict.fromkeys("rst", "1 s"))
     optimizer = RecordingOptimizer()
-    expected, first = run(tmp_path / "still", StaticOptimizer(), [cross_product, CHAIN])
-    results, plan = run(tmp_path / "c", optimizer, [cross_product, CHAIN])
+    expected, _ = run(tmp_path / "still", StaticOptimizer(), [text])
+    results, _ = run(tmp_path / "c", optimizer, [text])
     assert results == expected
-    assert optimizer.chosen
-    assert set(optimizer.chosen[0].queries) == {1}
-    cross_product_id = next(query.id for query in plan.queries if len(query.inputs) == 4)
-    visited = [[target.relation for target in order] for order in plan.choice.queries[cross_product_id].values()]
-    assert visited == [[target.relation for target in order] for order in first.choice.queries[cross_product_id].values()]
+    assert optimizer.last_comparison is not None
+    assert {candidate.search for candidate in optimizer.last_comparison.candidates} >= {"ilp", "flat", "left_deep"}
 
 
 # ------------------------------------------------------------------------------------------------------------------------ sharing
 
 
-@pytest.mark.parametrize("sharing", list(JoinSharing))
-def test_the_sharing_setting_decides_which_probes_and_stores_are_shared(tmp_path: Path, sharing: JoinSharing):
+@pytest.mark.parametrize("plan", ["auto", "common", "flat", "left_deep"])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_the_sharing_setting_decides_whether_probes_and_stores_are_shared(tmp_path: Path, plan: str, is_shared: bool):
     #   two queries that differ in one comparison
     texts = [CHAIN, join_sql("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
-    optimizer = RecordingOptimizer(sharing=sharing)
-    _, plan = run(tmp_path / "c", optimizer, texts, batches=6)
-    shared = [probe for _, probe in plan.probes if len(probe.query_ids) > 1]
-    if sharing is JoinSharing.NONE:
-        assert not shared
-        assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
-        assert all("@" in name for store in plan.stores for name in store.relation.relations)
-    else:
+    optimizer = RecordingOptimizer(options=SlidingJoinOptions.parse(plan, is_shared=is_shared))
+    _, probe_plan = run(tmp_path / "c", optimizer, texts, batches=6)
+    shared = [probe for _, probe in probe_plan.probes if len(probe.query_ids) > 1]
+    if is_shared:
         assert shared
-        assert sorted(plan.ranked_relations) == ["r", "s", "t"]
+        assert sorted(probe_plan.ranked_relations) == ["r", "s", "t"]
+    else:
+        assert not shared
+        assert sorted(probe_plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
+        assert all("@" in name for store in probe_plan.stores for name in store.relation.relations)
 
 
 def test_the_optimizer_finds_cheaper_orders_without_sharing(static_run: StaticRun, tmp_path: Path):
-    optimizer = RecordingOptimizer(sharing=JoinSharing.NONE)
+    optimizer = RecordingOptimizer(options=SlidingJoinOptions(is_shared=False))
     results, _ = run(tmp_path / "c", optimizer)
     assert results == static_run.results
     assert sum(optimizer.probing_rows[5:]) < sum(static_run.probing_rows[5:]) / 10
 
 
-def test_sharing_is_parsed_by_name():
-    assert [parse_sharing(text) for text in ("global", "common", "none")] == list(JoinSharing)
-    with pytest.raises(SessionError, match="invalid setting multiway='all'"):
-        parse_sharing("all")
+# ------------------------------------------------------------------------------------------------------------------------ options
+
+
+def test_a_plan_that_is_asked_for_is_adopted_although_it_costs_more(static_run: StaticRun, tmp_path: Path):
+    def count_materialized(search: str, **settings: Any) -> int:
+        optimizer = RecordingOptimizer(options=SlidingJoinOptions.parse(search, **settings))
+        results, plan = run(tmp_path / f"{search}{len(settings)}", optimizer, draw=draw_skewed)
+        assert results == static_run.results
+        assert optimizer.last_comparison is not None
+        assert optimizer.last_comparison.taken.choice == plan.choice
+        return len(plan.choice.materialized)
+
+    assert count_materialized("flat") == 0
+    assert count_materialized("left_deep", target="latency") == 1  # one hop less for the rows of one input
+    assert count_materialized("left_deep", target="latency", budget=0) == 0
+
+
+def test_explain_shows_all_plans_and_why_one_was_taken(tmp_path: Path):
+    with JoinSession(tmp_path / "c", "rst", sliding_plan="chain", sliding_budget=10_000) as streams:
+        streams.session._coordinator.optimizers.sliding_joins = SlidingJoinOptimizer(
+            1, options=streams.session._coordinator.optimizers.sliding_joins.options, background=False
+        )
+        streams.session.add(CHAIN, name="q")
+        assert "plans by estimate" not in streams.session.explain()  # nothing is measured yet
+        for second in range(4):
+            streams.advance({n: [{"a": 1, "b": k, "c": k, "at": second + k / 9} for k in range(9)] for n in "rst"})
+        lines = [line.split() for line in streams.session.explain().splitlines()]
+        assert "taken: chain (sliding_plan = 'chain' within the budget of 10,000 stored rows)" in streams.session.explain()
+        assert [line[0] for line in lines if line and line[0] in tuple(PlanSearch)] == ["flat", "left_deep", "merging"]
+        assert [line[1] for line in lines if line and line[0] == "→" and line[1] in tuple(PlanSearch)] == ["chain"]
+
+
+def test_the_work_at_stores_is_counted_by_partition(tmp_path: Path):
+    #   each of 8 rows of r has a partner among the rows of s: r is ranked first, so rows of s find those of the same batch
+    with JoinSession(tmp_path / "c", "rs", partitions=2) as streams:
+        streams.session.add(join_sql("r.b = s.b"), name="q")
+        for second in range(2):
+            streams.advance({n: [{"a": 1, "b": k, "c": 1, "at": second * 100 + k / 9} for k in range(8)] for n in "rs"})
+        work = streams.session.statistics.count_store_work()
+        names = {store.number: str(store.relation) for store in streams.plan.stores}
+        totals = {
+            names[store]: [
+                sum(getattr(c, figure) for c in counts.values()) for figure in ("rows_in", "probes", "matches", "delayed")
+            ]
+            for store, counts in work.items()
+        }
+        assert totals == {"r": [16, 16, 16, 0], "s": [16, 16, 0, 0]}
+        assert {partition for counts in work.values() for partition in counts} == {"0", "1"}
+        assert all(counts.pairs >= counts.matches for by_partition in work.values() for counts in by_partition.values())
+        text = streams.session.explain()
+        assert "work at stores of joins in SLIDING windows, since the session was opened" in text
+        assert "of r: 16 rows in, 16 probes, " in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"search": "all"}, "invalid setting sliding_plan='all'"),
+        ({"target": "speed"}, "invalid setting sliding_target='speed'"),
+        ({"budget": -1}, "invalid setting sliding_budget=-1"),
+        ({"budget": True}, "invalid setting sliding_budget=True"),
+        ({"is_shared": "no"}, "invalid setting sliding_sharing='no'"),
+    ],
+)
+def test_invalid_options_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(SessionError, match=message):
+        SlidingJoinOptions.parse(**settings)

@@ -218,3 +218,14 @@ def test_totals_have_few_labels_however_many_partitions_there_are() -> None:
     assert (read.reduce_seconds["0"], read.reduce_seconds[make_label(499)]) == (2.0, 2.0 * (500 - MAX_LABELS + 1))
     assert (read.rows_in["join", "0"], read.state_bytes["join", "0"]) == (2, 10), "rows add up, state does not"
     assert (read.step_seconds, read.map_seconds["2"]) == ({"log": 1.0}, 0.5)
+
+
+def test_the_work_of_a_batch_is_divided_among_components(session) -> None:
+    session.append([make_row(1, 0), make_row(3, 1), make_row(3, 9)])
+    session.drain()
+    documents = session.recent_progress
+    found = {name for document in documents for name, value in document["component_ms"].items() if value > 0}
+    assert {"input", "selection", "aggregation", "routing", "windows", "state", "output", "other"} <= found
+    for document in documents:
+        work = document["duration_ms"].get("run", 0)
+        assert sum(document["component_ms"].values()) <= work + 1  # tasks are parts of the run, one after the other

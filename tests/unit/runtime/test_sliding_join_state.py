@@ -14,7 +14,7 @@ import pytest
 from headrace.engine.joins.state_store import _MAX_SEGMENTS
 from headrace.errors import SessionError
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice
-from headrace.runtime.replanning import SlidingJoinOptimizer, parse_sharing
+from headrace.runtime.replanning import SlidingJoinOptimizer
 from support.sliding_join_plans import join_sql, make_join, parse_choice
 from support.sliding_join_session import JoinSession
 
@@ -239,12 +239,17 @@ QUERIES = {
 }
 
 
+PLANS = ("ilp", "greedy", "common", "flat", "left_deep", "chain", "merging")
+
+
 def run_all_queries(
-    directory: Path, partitions: int, multiway: str, partition_counts: Sequence[int] = ()
+    directory: Path, partitions: int, plan: str, partition_counts: Sequence[int] = (), *, sharing: bool = True
 ) -> dict[str, Counter[tuple[Any, ...]]]:
     random = Random(7)
-    with JoinSession(directory, "rst", partitions=partitions, multiway=multiway) as streams:
-        streams.optimizer = streams.session._coordinator.optimizers.sliding_joins = _make_eager_optimizer(multiway)
+    with JoinSession(directory, "rst", partitions=partitions, sliding_plan=plan, sliding_sharing=sharing) as streams:
+        options = streams.session._coordinator.optimizers.sliding_joins.options
+        eager = SlidingJoinOptimizer(2, options=options, background=False)
+        streams.optimizer = streams.session._coordinator.optimizers.sliding_joins = eager
         names = list(QUERIES)
         for batch in range(9):
             if names:
@@ -258,24 +263,25 @@ def run_all_queries(
         return {name: streams.results(name) for name in QUERIES}
 
 
-def _make_eager_optimizer(multiway: str) -> SlidingJoinOptimizer:
-    return SlidingJoinOptimizer(2, sharing=parse_sharing(multiway), background=False)
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[tuple[Any, ...]]]:
-    results = run_all_queries(tmp_path_factory.mktemp("plain") / "c", 1, "none")
+    results = run_all_queries(tmp_path_factory.mktemp("plain") / "c", 1, "common", sharing=False)
     assert all(len(rows) > 20 for rows in results.values())
     return results
 
 
-@pytest.mark.parametrize(("partitions", "multiway"), [(1, "global"), (2, "common"), (4, "global"), (4, "none")])
-def test_results_do_not_depend_on_partitions_or_sharing(expected, tmp_path: Path, partitions: int, multiway: str):
-    assert run_all_queries(tmp_path / "c", partitions, multiway) == expected
+@pytest.mark.parametrize(
+    ("partitions", "plan", "sharing"),
+    [(1, "auto", True), (4, "auto", True), (4, "common", False), *((2 + k % 3, plan, True) for k, plan in enumerate(PLANS))],
+)
+def test_results_depend_on_neither_plan_nor_partitions_nor_sharing(
+    expected, tmp_path: Path, partitions: int, plan: str, sharing: bool
+):
+    assert run_all_queries(tmp_path / "c", partitions, plan, sharing=sharing) == expected
 
 
 def test_results_do_not_depend_on_rescaling(expected, tmp_path: Path):
-    assert run_all_queries(tmp_path / "c", 2, "global", (2, 4, 4, 1, 3)) == expected
+    assert run_all_queries(tmp_path / "c", 2, "auto", (2, 4, 4, 1, 3)) == expected
 
 
 # ----------------------------------------------------------------------------------------------------------------------- recovery
@@ -302,20 +308,20 @@ def test_a_restarted_session_continues_with_the_same_plan(tmp_path: Path):
         assert streams.results("q") == join_rows(given)
 
 
-@pytest.mark.parametrize(("before", "after"), [("global", "none"), ("none", "global")])
-def test_a_restart_between_no_sharing_and_sharing_is_refused(tmp_path: Path, before: str, after: str):
-    with JoinSession(tmp_path / "c", "rst", multiway=before) as streams:
+@pytest.mark.parametrize("before", [True, False])
+def test_a_restart_between_no_sharing_and_sharing_is_refused(tmp_path: Path, before: bool):
+    with JoinSession(tmp_path / "c", "rst", sliding_sharing=before) as streams:
         streams.session.add(join_sql(CHAIN), name="q")
         streams.advance(draw_rows(Random(3), "rst", 0, 1, 6, 4))
-    with pytest.raises(SessionError, match="cannot continue with multiway="):
-        JoinSession(tmp_path / "c", "rst", multiway=after)
+    with pytest.raises(SessionError, match=f"cannot continue with sliding_sharing={not before}"):
+        JoinSession(tmp_path / "c", "rst", sliding_sharing=not before)
 
 
-def test_a_restart_may_change_from_global_to_common_sharing(tmp_path: Path):
+def test_a_restart_may_change_the_search_for_plans(tmp_path: Path):
     random = Random(3)
     batches = [draw_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
-    for number, multiway in enumerate(("global", "common")):
-        with JoinSession(tmp_path / "c", "rst", multiway=multiway) as streams:
+    for number, plan in enumerate(("auto", "left_deep")):
+        with JoinSession(tmp_path / "c", "rst", sliding_plan=plan) as streams:
             if number == 0:
                 streams.session.add(join_sql(CHAIN), name="q")
             for rows in batches[3 * number : 3 * number + 3]:

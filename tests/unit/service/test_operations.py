@@ -89,6 +89,10 @@ def test_metrics_have_the_prometheus_format(service: Service):
     assert 'headrace_query_rows_total{query="one"}' in text
     assert "headrace_queries_live 2.0" in text
     assert "headrace_queries_waiting 0.0" in text
+    assert "headrace_changes_waiting 0.0" in text
+    assert "headrace_changes_limit 10000.0" in text
+    assert "headrace_changes_waiting_seconds 0.0" in text
+    assert "headrace_changes_refused_total 0.0" in text
     assert "headrace_up 1.0" in text
     batches = re.search(r"^headrace_batches_total (\S+)", text, re.MULTILINE)
     assert batches is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.errors import HeadraceError, NameTakenError, NotFoundError, QueueFullError, SessionError, SqlError
 from headrace.service.problems import HttpRequestError, problem_response
 
 
@@ -23,6 +23,7 @@ def read_content(error: HeadraceError) -> dict[str, Any]:
         (NotFoundError("x"), 404),
         (NameTakenError("x"), 409),
         (SessionError("x"), 409),
+        (QueueFullError("x"), 429),
         (HeadraceError("x"), 422),
     ],
 )
@@ -46,11 +47,12 @@ def test_long_parts_are_cut():
 
 
 def test_headers_of_rejected_requests():
-    def list_headers(error: HttpRequestError) -> dict[str, str]:
+    def list_headers(error: HeadraceError) -> dict[str, str]:
         headers = problem_response(error).headers
         return {name: headers[name] for name in ("retry-after", "www-authenticate") if name in headers}
 
     assert list_headers(HttpRequestError(401, "no token")) == {"www-authenticate": "Bearer"}
     assert list_headers(HttpRequestError(403, "not allowed")) == {}
     assert list_headers(HttpRequestError(429, "too many", retry_s=2.1)) == {"retry-after": "3"}
+    assert list_headers(QueueFullError("too many")) == {"retry-after": "5"}
     assert list_headers(HttpRequestError(503, "busy", retry_s=0.0)) == {"retry-after": "1"}

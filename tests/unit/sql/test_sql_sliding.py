@@ -83,6 +83,8 @@ def _add_input(query, side: Side):
 
 
 def _parse_length(text: str) -> str:
+    if text == "UNBOUNDED":
+        return text
     number, unit = re.search(r"(\d+)'?\s*(\w+)", text).groups()
     return f"{number} {unit}"
 
@@ -208,8 +210,7 @@ def test_a_cte_can_be_joined_with_itself() -> None:
         (f"SELECT p.price FROM {P} JOIN ads a ON p.user_id = a.user_id", "either all sides of a join are in SLIDING windows, or none is"),
         (f"SELECT COUNT(*) AS n FROM {P} JOIN {A} ON p.user_id = a.user_id", "rows joined in SLIDING windows cannot be aggregated"),
         (f"SELECT p.price FROM {P} JOIN {A} ON p.user_id = a.user_id GROUP BY p.price", "rows joined in SLIDING windows cannot be aggregated"),
-        (f"SELECT MAX(price) AS m FROM TUMBLE((SELECT p.price, p.time FROM {P} JOIN {A} ON p.user_id = a.user_id), '5 s')", "rows joined in SLIDING windows cannot be windowed again yet"),
-        (f"WITH x AS (SELECT p.price, p.time FROM {P} JOIN {A} ON p.user_id = a.user_id) SELECT MAX(price) AS m FROM TUMBLE(x, '5 s')", "'x' joins in SLIDING windows, and cannot be read here"),
+        ("WITH x AS (SELECT price, time FROM SLIDING(purchases, '5 s')) SELECT MAX(price) AS m FROM TUMBLE(x, '5 s')", "'x' is in a SLIDING window, and cannot be read here"),
         (f"SELECT p.price FROM {P}", "SLIDING windows are for joins, and there is nothing to join here"),
         ("SELECT COUNT(*) AS n FROM SLIDING(purchases, '5 s')", "rows joined in SLIDING windows cannot be aggregated"),
         (f"SELECT p.price FROM {P}, SLIDING(ads, '5 s') p WHERE p.user_id = 1", "this side of the join repeats the name 'p' of an earlier side"),
@@ -233,7 +234,6 @@ def test_a_cte_can_be_joined_with_itself() -> None:
         (f"SELECT p.price FROM {P}, SLIDING() a", "a window needs a stream"),
         (f"SELECT p.price FROM {P}, SLIDING(adds, '5 s') a", "unknown stream 'adds'"),
         (f"SELECT p.price FROM {P}, SLIDING((SELECT user_id, ts + INTERVAL 1 SECOND AS ts FROM ads), '5 s') a", "a window must be over event time, which for stream 'ads' is column 'ts'"),
-        (f"SELECT p.price FROM {P}, SLIDING((SELECT user_id, ts FROM ads UNION ALL SELECT user_id, time FROM purchases), '5 s') a", "a UNION ALL cannot be joined yet"),
         (f"SELECT p.price FROM {P}, SLIDING((SELECT COUNT(*) AS n FROM TUMBLE(ads, '5 s')), '5 s') a", "results of windows cannot be joined in SLIDING windows"),
         (f"SELECT p.price FROM {P}, SLIDING((SELECT * FROM TUMBLE(ads, '5 s')), '5 s') a", "a window over a window is not supported"),
         ("SELECT t0.a FROM " + ", ".join(f"SLIDING(`my stream`, '5 s') t{n}" for n in range(MAX_SLIDING_JOIN_INPUTS + 1)), f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported"),

@@ -18,7 +18,15 @@ from headrace.backends.reference.numbers import displayed_key, group_key
 from headrace.backends.reference.time import from_micros, to_micros
 from headrace.backends.reference.windows import ClosedWindow, RowOutcome, WindowItem, make_window_state
 from headrace.model.expression import Expression
-from headrace.plan.derived import HIDDEN_TIME, NestedQuery, UnnestedStream, compute_start_times, resolve_declared_name
+from headrace.plan.derived import (
+    HIDDEN_TIME,
+    NestedQuery,
+    RowStream,
+    UnitedStream,
+    UnnestedStream,
+    compute_start_times,
+    resolve_declared_names,
+)
 from headrace.plan.logical import AggregateBranch, AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import JoinGrouping, WindowJoinQuery
@@ -174,7 +182,7 @@ class ReferenceNestedQuery:
         ]
         self._derived_names = [derived.name for derived in plan.inner]
         unnested = {stream.name: stream for stream in plan.unnested}
-        self._declared_streams: dict[str, tuple[str, ...]] = {name: (resolve_declared_name(name, unnested),) for name in unnested}
+        self._declared_streams: dict[str, tuple[str, ...]] = {name: resolve_declared_names(name, unnested) for name in unnested}
         for derived in plan.inner:
             self._declared_streams[derived.name] = self._resolve_declared(derived.plan.streams)
 
@@ -208,14 +216,23 @@ def add_event_time(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, HIDDEN_TIME: row[HIDDEN_TIME] - timedelta(microseconds=1)} for row in results]
 
 
-def unnest_rows(rows: dict[str, Sequence[Row]], streams: Sequence[UnnestedStream]) -> dict[str, Sequence[Row]]:
-    """Return the rows of a batch with those of the unnested streams added; raises EvaluationError if a list fails."""
+def unnest_rows(rows: dict[str, Sequence[Row]], streams: Sequence[RowStream]) -> dict[str, Sequence[Row]]:
+    """Return the rows of a batch with those of unnested and united streams added; raises EvaluationError if a value fails."""
     result = dict(rows)
-    for unnested in streams:
-        result[unnested.name] = [
-            element_row for row in result.get(unnested.base, ()) for element_row in _unnest_row(unnested, row)
-        ]
+    for derived in streams:
+        if isinstance(derived, UnitedStream):
+            result[derived.name] = list(_unite_rows(derived, result))
+        else:
+            result[derived.name] = [element for row in result.get(derived.base, ()) for element in _unnest_row(derived, row)]
     return result
+
+
+def _unite_rows(united: UnitedStream, rows: Mapping[str, Sequence[Row]]) -> Iterator[Row]:
+    for branch in united.branches:
+        for row in rows.get(branch.base, ()):
+            if evaluate(branch.predicate, row) is True:
+                values = (evaluate(column, row) for column in branch.columns)
+                yield dict(zip(united.stream.schema.names, values, strict=True))
 
 
 def _unnest_row(unnested: UnnestedStream, row: Row) -> list[dict[str, Any]]:

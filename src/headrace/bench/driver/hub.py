@@ -44,6 +44,10 @@ class StreamLog:
             event_times[rows > 0] = self.schedule.row_times(rows[rows > 0] - 1)
         return event_times[inverse]
 
+    def rows_before(self, times: TimeArray) -> TimeArray:
+        """See `DriverLog.rows_before`."""
+        return self.schedule.count_rows_before(times)
+
     def pulled_at(self, times: TimeArray) -> TimeArray:
         """See `DriverLog.pulled_at`."""
         rows = self.schedule.count_rows_before(times + self.disorder + 1)
@@ -72,6 +76,10 @@ class DriverLog:
         With disorder this is the scheduled time: a row that arrives late may lie slightly closer to the window end.
         """
         return self._get_stream(stream).event_time_before(np.asarray(window_ends, np.int64))
+
+    def rows_before(self, stream: str, times: Sequence[int] | TimeArray) -> TimeArray:
+        """Return the number of rows scheduled before each time."""
+        return self._get_stream(stream).rows_before(np.asarray(times, np.int64))
 
     def pulled_at(self, stream: str, event_times: Sequence[int] | TimeArray) -> TimeArray:
         """Return when the slowest group had pulled all rows up to each event time, from all partitions.

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.bench.driver.generator import RowPool, build_pools
@@ -54,6 +55,11 @@ class TopicSpec:
             raise HeadraceError(
                 f"a topic has {self.rows} rows, {self.rows_per_second} a second of event time: both must be positive"
             )
+
+    def rows_before(self, _stream: str, time_us: npt.NDArray[np.int64], /) -> npt.NDArray[np.int64]:
+        """Return the number of messages with an event time before each of these times."""
+        rows: npt.NDArray[np.int64] = (time_us - _FIRST_TIME_US) * self.rows_per_second // 1_000_000
+        return np.clip(rows, 0, self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields by name."""

@@ -4,8 +4,8 @@ Event-time latency is emission − event time, processing-time latency is emissi
 result is that of the newest contributing row, its ingestion time the latest pull of a contributing row. Queueing time counts
 for event-time latency only. The time a window stays open counts for neither.
 
-Deployment figures tell how fast queries become live, how many changes a second the system takes, and the data throughput of
-live queries. Times are microseconds since 1970. A request without an answer has no latency and counts as unanswered; read that
+Deployment figures tell how fast queries become live, and how many changes a second the system takes. Times are microseconds
+since 1970. A request without an answer has no latency and counts as unanswered; read that
 number before the latencies.
 """
 
@@ -172,15 +172,6 @@ class DeploymentFigures:
     requests_per_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class DataThroughput:
-    """Rows/s over the live queries: the slowest rate, its query, and the sum of all rates."""
-
-    slowest: float
-    slowest_query: str
-    overall: float
-
-
 def summarize_deployment(requests: Sequence[DeploymentRequest]) -> DeploymentFigures:
     """Summarize requests to add and to remove queries."""
     live_latencies = [r.live_at_us - r.requested_at_us for r in requests if r.live_at_us is not None]
@@ -199,11 +190,3 @@ def compute_query_throughput(requests: Sequence[DeploymentRequest]) -> float | N
     acknowledged = [request.acknowledged_at_us for request in requests if request.acknowledged_at_us is not None]
     span = max(acknowledged) - min(request.requested_at_us for request in requests) if acknowledged else 0
     return len(acknowledged) * 1e6 / span if span > 0 else None
-
-
-def compute_data_throughput(rates: Mapping[str, float]) -> DataThroughput | None:
-    """Return the slowest and the overall rate of the live queries, given rows/s by query; None without queries."""
-    if not rates:
-        return None
-    slowest = min(rates, key=lambda query: rates[query])
-    return DataThroughput(rates[slowest], slowest, sum(rates.values()))

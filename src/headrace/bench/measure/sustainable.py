@@ -56,7 +56,8 @@ class SustainabilityLimits:
 class TrialObservation:
     """The observation of one trial: offered rate, counters of the queue, event-time latency, and the reason of an early end.
 
-    Times are seconds since the driver began to stamp rows. `failure` is empty for a completed trial.
+    Times are seconds since the driver began to stamp rows. `failure` is empty for a completed trial. What is queued are rows, or
+    requests to change queries.
     """
 
     rate: float
@@ -66,6 +67,7 @@ class TrialObservation:
     latency_time: npt.ArrayLike
     latency: npt.ArrayLike
     failure: str = ""
+    unit: str = "rows/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class TrialVerdict:
     latency_growth: float | None = None
     doubtful: bool = False
     final: bool = False
+    unit: str = "rows/s"
 
     @property
     def rate_hint(self) -> float | None:
@@ -125,9 +128,9 @@ class _TrialFigures:
     result_count: int
 
 
-def failed_verdict(rate: float, reason: str, *, final: bool = False) -> TrialVerdict:
+def failed_verdict(rate: float, reason: str, *, final: bool = False, unit: str = "rows/s") -> TrialVerdict:
     """Return the verdict on a trial without measurements; `final` if the system cannot run another trial."""
-    return TrialVerdict(rate, sustainable=False, reason=reason, final=final)
+    return TrialVerdict(rate, sustainable=False, reason=reason, final=final, unit=unit)
 
 
 def judge_trial(observed: TrialObservation, limits: SustainabilityLimits | None = None) -> TrialVerdict:
@@ -136,9 +139,9 @@ def judge_trial(observed: TrialObservation, limits: SustainabilityLimits | None 
     time = np.asarray(observed.time, np.float64)
     begin = time[0] + limits.warm_up * (time[-1] - time[0]) if len(time) else 0.0
     if np.count_nonzero(time >= begin) < 3:
-        return failed_verdict(observed.rate, observed.failure or "the trial was too short to judge")
+        return failed_verdict(observed.rate, observed.failure or "the trial was too short to judge", unit=observed.unit)
     figures = _compute_figures(observed, time, float(begin), limits)
-    breach = observed.failure or _find_breach(figures, observed.rate, limits)
+    breach = observed.failure or _find_breach(figures, observed, limits)
     reason = breach or _find_growth(figures, limits)
     return TrialVerdict(
         observed.rate,
@@ -152,6 +155,7 @@ def judge_trial(observed: TrialObservation, limits: SustainabilityLimits | None 
         backlog_growth=max((backlog.overall.slope for backlog in figures.backlog_growths), default=None),
         latency_growth=figures.latency_growth.overall.slope if figures.latency_growth else None,
         doubtful=bool(reason and not breach),
+        unit=observed.unit,
     )
 
 
@@ -206,10 +210,10 @@ def _measure_envelope_growth(time: Floats, backlog: Floats, width: float) -> tup
     return tuple(trend for trend in (measure_growth(envelope_time, highest), measure_growth(envelope_time, lowest)) if trend)
 
 
-def _find_breach(figures: _TrialFigures, rate: float, limits: SustainabilityLimits) -> str:
+def _find_breach(figures: _TrialFigures, observed: TrialObservation, limits: SustainabilityLimits) -> str:
     """Return a description of the limit that was exceeded, or an empty string."""
-    if figures.offered_rate < limits.delivered * rate:
-        return f"the driver offered only {figures.offered_rate:,.0f} of {rate:,.0f} rows/s"
+    if figures.offered_rate < limits.delivered * observed.rate:
+        return f"the driver offered only {figures.offered_rate:,.0f} of {observed.rate:,.0f} {observed.unit}"
     if figures.read_rate <= 0:
         return "nothing was read after the warm-up"
     if figures.backlog_rise_s > limits.tolerated_s:
@@ -357,7 +361,7 @@ def search_rate(trial: Callable[[float], TrialVerdict], start: float, bounds: Ra
         if trials[-1].final:
             return _make_result(bracket, trials, trials[-1].reason or "the system cannot run another trial")
         rate = bracket.next_rate(bounds)
-    return _make_result(bracket, trials, _explain_shortfall(bracket, bounds, out_of_trials=rate is not None))
+    return _make_result(bracket, trials, _explain_shortfall(bracket, bounds, trials[-1].unit, out_of_trials=rate is not None))
 
 
 def _make_result(bracket: _Bracket, trials: Sequence[TrialVerdict], shortfall: str) -> RateSearchResult:
@@ -365,12 +369,12 @@ def _make_result(bracket: _Bracket, trials: Sequence[TrialVerdict], shortfall: s
     return RateSearchResult(bracket.low, bracket.high, failed_reason, not shortfall, shortfall, tuple(trials))
 
 
-def _explain_shortfall(bracket: _Bracket, bounds: RateSearchBounds, *, out_of_trials: bool) -> str:
+def _explain_shortfall(bracket: _Bracket, bounds: RateSearchBounds, unit: str, *, out_of_trials: bool) -> str:
     if bracket.low is None:
         reason = bracket.failure.reason if bracket.failure else ""
-        return f"no rate was sustained, down to {bracket.high:,.0f} rows/s: {reason}"
+        return f"no rate was sustained, down to {bracket.high:,.0f} {unit}: {reason}"
     if out_of_trials:
         return f"{bounds.trials} trials did not reach the precision of {bounds.precision:.1%}"
     if bracket.high is None:
-        return f"{bracket.low:,.0f} rows/s, the ceiling of the search, was sustained"
+        return f"{bracket.low:,.0f} {unit}, the ceiling of the search, was sustained"
     return ""

@@ -11,6 +11,7 @@ from headrace.bench.queries.nexmark import HighestBidQueries, HotCategoryQueries
 from headrace.bench.queries.profit import ProfitQueries
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.queries.sliding_joins import ChainJoins, TpchJoins
+from headrace.bench.queries.theta_joins import BandJoins, TpchQueries
 from headrace.bench.queries.window_joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
 from headrace.errors import HeadraceError
 from headrace.model.time import parse_duration
@@ -56,6 +57,8 @@ QUERY_GENERATORS: Mapping[str, type[Any]] = {
     "hot_cat": HotCategoryQueries,
     "tpch_joins": TpchJoins,
     "chain": ChainJoins,
+    "bands": BandJoins,
+    "tpch_query": TpchQueries,
     "written": HandwrittenQuery,
 }
 

@@ -1,8 +1,8 @@
-"""Generate equi-joins of several streams in SLIDING windows and render them in all dialects.
+"""Generate joins of several streams in SLIDING windows and render them in all dialects.
 
-Rows match if the columns of all links are equal and no two event times differ by more than `range_us`. All windows have the
-same length, so this is equivalent to: no row is more than `range_us` older than the newest. A result exists as soon as its
-newest row arrives; `window_end` is the event time of that row in milliseconds, the precision of Flink's row times.
+Rows match if the columns of all links are equal, or in a band, and no two event times differ by more than `range_us`. All windows
+have the same length, so this is equivalent to: no row is more than `range_us` older than the newest. A result exists as soon as
+its newest row arrives; `window_end` is the event time of that row in milliseconds, the precision of Flink's row times.
 
     headrace   SLIDING(s, range) in FROM
     spark      nested two-way joins: each step passes on one event-time column, because Spark allows no more; the other columns
@@ -67,9 +67,16 @@ class SlidingJoinSpec:
     links: tuple[JoinEqualities, ...]
     outputs: tuple[AliasedColumn, ...]
     range_us: int
+    widths: tuple[int | None, ...] = ()
+    """By link: its columns are equal (None), or differ by at most this number. Without any, all links are equalities.
+
+    A width of 0 is an equality that is written as two inequalities, as any other condition: a theta join.
+    """
 
     def __post_init__(self) -> None:
         """Reject a cross product, and a link to a later stream."""
+        if self.widths and len(self.widths) != len(self.links):
+            raise HeadraceError(f"{len(self.widths)} widths cannot belong to {len(self.links)} links")
         if len(self.streams) < 2 or len(self.links) != len(self.streams) - 1 or not all(self.links):
             raise HeadraceError(f"{len(self.links)} links cannot join {len(self.streams)} streams")
         for number, link in enumerate(self.links, 1):
@@ -95,16 +102,26 @@ class SlidingJoinSpec:
         linked = chain.from_iterable(pair for link in self.links for pair in link)
         return sorted({column for column_alias, column in chain(linked, self.outputs) if column_alias == alias})
 
-    def render_equalities(self, number: int, quote: NameQuoter) -> list[str]:
-        """Return the equalities that join the stream at position `number`."""
-        return [f"{_render_column(left, quote)} = {_render_column(right, quote)}" for left, right in self.links[number - 1]]
+    def render_conditions(self, number: int, quote: NameQuoter) -> list[str]:
+        """Return the equalities or bands that join the stream at position `number`."""
+        width = self.widths[number - 1] if self.widths else None
+        columns = ((_render_column(left, quote), _render_column(right, quote)) for left, right in self.links[number - 1])
+        if width is None:
+            return [f"{left} = {right}" for left, right in columns]
+        shifts = ("", "") if width == 0 else (f" - {width}", f" + {width}")
+        return [f"{right} BETWEEN {left}{shifts[0]} AND {left}{shifts[1]}" for left, right in columns]
+
+    @property
+    def has_theta_step(self) -> bool:
+        """Whether a stream is joined without an equality."""
+        return any(width is not None for width in self.widths)
 
 
 def build_sliding_join(name: str, join: SlidingJoinSpec) -> BenchQuery:
-    """Return the join in all dialects."""
+    """Return the join in all dialects that can express it: Spark joins streams only by equalities."""
     texts = {
         "headrace": render_headrace_join(join),
-        "spark": render_spark_join(join),
+        **({} if join.has_theta_step else {"spark": render_spark_join(join)}),
         "flink": render_flink_join(join),
         "duckdb": render_duckdb_join(join),
     }
@@ -124,7 +141,7 @@ def render_headrace_join(join: SlidingJoinSpec) -> str:
     """Return the join in headrace SQL."""
     sides = [f"SLIDING({stream}, '{format_duration(join.range_us)}') {alias}" for stream, alias in join.streams]
     newest = _render_greatest(f"{alias}.time" for alias in join.aliases)
-    source = _join_sides(sides, [join.render_equalities(number, keep_name) for number in range(1, len(sides))])
+    source = _join_sides(sides, [join.render_conditions(number, keep_name) for number in range(1, len(sides))])
     return build_select([f"date_trunc('MILLISECOND', {newest}) AS window_end", *join.render_outputs(keep_name)], source)
 
 
@@ -141,7 +158,7 @@ def render_spark_join(join: SlidingJoinSpec) -> str:
             f"rhs.time BETWEEN lhs.time - {range_interval} AND lhs.time + {range_interval}",
             *_render_time_bounds(join, number, "{}.moment", str(join.range_us)),
         ]
-        joined = f"{text} lhs JOIN {side} rhs ON {' AND '.join([*join.render_equalities(number, keep_name), *bounds])}"
+        joined = f"{text} lhs JOIN {side} rhs ON {' AND '.join([*join.render_conditions(number, keep_name), *bounds])}"
         text = f"({build_select(['lhs.time AS time', *join.aliases[: number + 1]], joined)})"
     newest = f"timestamp_micros({_render_greatest(f'{alias}.moment' for alias in join.aliases)})"
     return build_select([f"date_trunc('MILLISECOND', {newest}) AS window_end", *join.render_outputs(keep_name)], text)
@@ -158,7 +175,7 @@ def render_flink_join(join: SlidingJoinSpec) -> str:
         if number > 0:
             conditions.append(
                 [
-                    *join.render_equalities(number, backtick_name),
+                    *join.render_conditions(number, backtick_name),
                     *bounds,
                     *_render_time_bounds(join, number, "{}.`moment`", range_interval),
                 ]
@@ -173,7 +190,7 @@ def render_duckdb_join(join: SlidingJoinSpec) -> str:
     One condition bounds the times of all rows: with pairwise conditions DuckDB would join streams that have no link.
     """
     sides = [f"{quote_name(stream)} {alias}" for stream, alias in join.streams]
-    source = _join_sides(sides, [join.render_equalities(number, quote_name) for number in range(1, len(sides))])
+    source = _join_sides(sides, [join.render_conditions(number, quote_name) for number in range(1, len(sides))])
     moments = ", ".join(f'epoch_us({alias}."time")' for alias in join.aliases)
     in_last_step = (
         f"GREATEST({moments}) >= epoch_us(step.window_end) - {DUCKDB_STEP_US} AND GREATEST({moments}) < epoch_us(step.window_end)"

@@ -545,7 +545,8 @@ def draw_search(group: ScenarioGroup) -> ReportFigure | None:
     runs = {cell: cell.typical_run or cell.runs[0] for cell in group.cells if (cell.typical_run or cell.runs[0]).trials}
     if not runs:
         return None
-    vertical = make_log_axis("rows/s", [trial.rate for run in runs.values() for trial in run.trials])
+    unit = next(trial.unit for run in runs.values() for trial in run.trials)
+    vertical = make_log_axis(unit, [trial.rate for run in runs.values() for trial in run.trials])
     panels, rows = [], []
     for value in group.parameter_values:
         cells = [cell for cell in runs if group.parameter_of(cell) == value]
@@ -568,7 +569,7 @@ def draw_search(group: ScenarioGroup) -> ReportFigure | None:
         spec = {"data": traces, "layout": make_layout(280, xaxis=make_axis("trial", dtick=1), yaxis=vertical)}
         panels.append(PlotPanel(spec, group.describe_cell(cells[0]) if len(group.parameter_values) > 1 and cells else ""))
     note = "Filled markers: sustained; open markers: not sustained."
-    header = ("system", "queries", "trial", "rows/s", "verdict")
+    header = ("system", "queries", "trial", unit, "verdict")
     title, keys = "Search for the sustainable rate", tuple(order_systems({cell.sut for cell in runs}))
     return ReportFigure("search", title, note, tuple(panels), header, tuple(rows), keys)
 

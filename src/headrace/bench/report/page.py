@@ -10,9 +10,11 @@ from pathlib import Path
 from string import Template
 
 from headrace.bench.report import figures as figures_module
+from headrace.bench.report.component_figures import draw_components
 from headrace.bench.report.efficiency import draw_efficiency
 from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
 from headrace.bench.report.plots import PlotPanel, ReportFigure, colour_of, format_percent
+from headrace.bench.report.query_figures import draw_data_throughput, draw_request_rates
 from headrace.bench.report.summary import format_parameters, make_summary_table, write_headlines
 from headrace.bench.result import BenchRun, read_runs
 from headrace.errors import HeadraceError
@@ -23,13 +25,16 @@ _SINGLE_PANEL_FIGURES = {"rate", "two-times"}  # figures with all parameter valu
 FIGURES: tuple[Callable[[ScenarioGroup], ReportFigure | None], ...] = (
     figures_module.draw_rates,
     draw_efficiency,
+    draw_request_rates,
     figures_module.draw_event_and_processing_time,
     figures_module.draw_latency_distribution,
     figures_module.draw_latency_over_time,
+    draw_data_throughput,
     figures_module.draw_deployment,
     figures_module.draw_read_rate,
     figures_module.draw_backlog,
     figures_module.draw_resources,
+    draw_components,
     figures_module.draw_search,
 )
 

@@ -23,7 +23,8 @@ from headrace.bench.result import MeasuredRun
 
 SUMMARY_HEADER = (
     "system", "queries", "rate, rows/s", "headrace ÷ system", "event-time p50", "event-time p95", "event-time p99",
-    "processing-time p95", "deployment p95", "CPU, cores", "memory",
+    "processing-time p95", "slowest query, rows/s", "overall, rows/s", "requests/s",
+    "deployment p95", "CPU, cores", "memory",
 )  # fmt: skip
 
 
@@ -91,6 +92,9 @@ def _make_row(group: ScenarioGroup, cell: ResultCell) -> tuple[str, ...]:
             for percentile in (_p50_of, _p95_of, _p99_of)
         ),
         _format_latency(cell, lambda run: run.processing_time_latency.histogram, _p95_of),
+        _format_mean(cell, lambda run: run.data_throughput.slowest if run.data_throughput else None),
+        _format_mean(cell, lambda run: run.data_throughput.overall if run.data_throughput else None),
+        _format_mean(cell, lambda run: run.sustainable_request_rate),
         _format_latency(cell, _build_deployment_histogram, _p95_of),
         _format_resource(cell, "cpu_cores", "mean", format_number),
         _format_resource(cell, "rss_bytes", "highest", format_bytes),
@@ -129,6 +133,11 @@ def _format_latency(
 
     latency = cell.compute_confidence(percentile_of_run)
     return format_seconds(latency.mean if latency else None)
+
+
+def _format_mean(cell: ResultCell, measurement: Callable[[MeasuredRun], float | None]) -> str:
+    known = cell.compute_confidence(measurement)
+    return format_scaled(known.mean) if known else NO_VALUE
 
 
 def _build_deployment_histogram(run: MeasuredRun) -> Histogram:

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from headrace.errors import HeadraceError
 
+_SHORTEST_TICK_SECONDS, _ROUNDING = 0.1, 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class QueryChange:
@@ -84,6 +86,34 @@ class Sc2Schedule:
     def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Replace all queries at every tick."""
         return tuple(QueryChange(at, self.queries, self.queries) for at in _iter_ticks(self.every, seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSchedule:
+    """Make `per_second` requests each second, evenly: one half adds queries, the other removes the oldest ones.
+
+    `queries` are live at any time, beside the first `kept` ones, which stay and show how requests affect running queries.
+    """
+
+    queries: int
+    per_second: float
+    kept: int = 5
+
+    def __post_init__(self) -> None:
+        """Reject a schedule that never changes."""
+        _require_positive(self, "queries", "per_second", "kept")
+
+    @property
+    def initial(self) -> int:
+        """The number of queries at the start."""
+        return self.queries + self.kept
+
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
+        """Replace whole queries at every tick, at most `queries` of them."""
+        ticks = list(_iter_ticks(max(_SHORTEST_TICK_SECONDS, 2 / self.per_second), seconds))
+        replaced = [0, *(int(at * self.per_second / 2 + _ROUNDING) for at in ticks)]
+        counts = ((at, min(self.queries, after - before)) for at, (before, after) in zip(ticks, pairwise(replaced), strict=True))
+        return tuple(QueryChange(at, count, count) for at, count in counts if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +189,7 @@ SCHEDULE_KINDS: Mapping[str, type[Any]] = {
     "add_only": AddOnlySchedule,
     "remove_only": RemoveOnlySchedule,
     "events": EventSchedule,
+    "traffic": TrafficSchedule,
 }
 
 

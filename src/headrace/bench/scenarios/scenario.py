@@ -24,7 +24,7 @@ from headrace.bench.driver.topic import TopicSpec
 from headrace.bench.measure.sustainable import RateSearchBounds, SustainabilityLimits
 from headrace.bench.queries.query import BenchQuery
 from headrace.bench.queries.sets import QueryGenerator, make_query_generator, options_of
-from headrace.bench.scenarios.ad_hoc import AdHocSchedule, EventSchedule, ad_hoc_to_json, parse_ad_hoc
+from headrace.bench.scenarios.ad_hoc import AdHocSchedule, EventSchedule, TrafficSchedule, ad_hoc_to_json, parse_ad_hoc
 from headrace.errors import HeadraceError
 
 STEADY_RATE = RateScript.constant(1.0)
@@ -64,6 +64,34 @@ class RateSearchSettings:
     def make_limits(self, warm_up: float) -> SustainabilityLimits:
         """Return the limits for a sustained rate."""
         return SustainabilityLimits(self.acceptable_s, self.tolerated_s, warm_up=warm_up)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSearchSettings:
+    """Settings of the search for the sustainable query throughput: the rate of rows meanwhile, and rates in requests/s."""
+
+    rows_per_second: float = 100_000
+    start: float = 100
+    floor: float = 1
+    ceiling: float = 10_000
+    precision: float = 0.1
+    trials: int = 10
+    seconds: float = 15
+
+    def __post_init__(self) -> None:
+        """Reject empty bounds and a first rate outside them."""
+        try:
+            _ = self.bounds
+        except ValueError as error:
+            raise HeadraceError("invalid settings of the search for requests", detail=str(error)) from error
+        if not self.floor <= self.start <= self.ceiling or self.seconds <= 0 or self.rows_per_second <= 0:
+            message = f"a search cannot begin at {self.start:,.0f} requests/s, in trials of {self.seconds:g} s"
+            raise HeadraceError(message, hint="floor ≤ start ≤ ceiling, seconds > 0, rows_per_second > 0")
+
+    @property
+    def bounds(self) -> RateSearchBounds:
+        """The range, precision and number of trials of the search."""
+        return RateSearchBounds(self.floor, self.ceiling, self.precision, self.trials)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +139,7 @@ class Scenario:
     systems: tuple[str, ...] = PEERS
     cluster: BenchCluster | None = None
     topic: TopicSpec | None = None
+    request_search: RequestSearchSettings | None = None
 
     def __post_init__(self) -> None:
         """Reject values that cannot run."""
@@ -132,6 +161,9 @@ class Scenario:
             raise HeadraceError(message, detail=f"streams: {', '.join(sorted(declared))}")
         if self.topic is not None and (len(self.streams) > 1 or self.ad_hoc is not None or self.cluster is not None):
             raise HeadraceError(f"scenario '{self.name}' has a topic, so it must have one stream, no [ad_hoc] and no cluster")
+        if self.request_search is not None and not isinstance(self.ad_hoc, TrafficSchedule):
+            hint = 'write [ad_hoc] with kind = "traffic", which a search varies'
+            raise HeadraceError(f"scenario '{self.name}' has a [request_search] without traffic", hint=hint)
 
     @property
     def peak_query_count(self) -> int:
@@ -159,7 +191,8 @@ class Scenario:
         """Return the query changes; the longest-lived queries are removed first."""
         changes = self.ad_hoc.list_changes(self.seconds) if self.ad_hoc else ()
         all_queries = self.workload.query_generator.queries(self.initial_count + sum(change.add for change in changes))
-        oldest, newest, steps = 0, self.initial_count, []
+        oldest = self.ad_hoc.kept if isinstance(self.ad_hoc, TrafficSchedule) else 0
+        newest, steps = self.initial_count, []
         for change in changes:
             removed = all_queries[oldest : oldest + change.remove]
             steps.append(
@@ -185,6 +218,11 @@ class Scenario:
     def make_limits(self) -> SustainabilityLimits:
         """Return the limits for a sustained rate."""
         return self.search.make_limits(self.warm_up)
+
+    def with_traffic(self, per_second: float, seconds: float | None = None) -> Scenario:
+        """Return the scenario with another rate of requests, and another duration if one is given."""
+        assert isinstance(self.ad_hoc, TrafficSchedule)
+        return replace(self, ad_hoc=replace(self.ad_hoc, per_second=per_second), seconds=seconds or self.seconds)
 
     def with_overrides(
         self,
@@ -241,6 +279,7 @@ class Scenario:
             "search": asdict(self.search),
             "cluster": None if self.cluster is None else self.cluster.to_json(),
             "topic": None if self.topic is None else self.topic.to_json(),
+            "request_search": None if self.request_search is None else asdict(self.request_search),
         }
 
     @staticmethod
@@ -263,6 +302,7 @@ class Scenario:
             tuple(value["systems"]),
             BenchCluster.from_json(value.get("cluster")),
             TopicSpec(**value["topic"]) if value.get("topic") else None,
+            RequestSearchSettings(**value["request_search"]) if value.get("request_search") else None,
         )
 
 
@@ -278,7 +318,7 @@ def _tuples_to_lists(value: Any) -> Any:
 _TOP_LEVEL_TYPES: Mapping[str, tuple[type, ...]] = {
     "title": (str,), "about": (str,), "systems": (list,), "seconds": (int, float), "warm_up": (int, float),
     "load": (int, float), "rate": (int, float, dict), "streams": (dict,), "queries": (dict,), "ad_hoc": (dict,),
-    "search": (dict,), "cluster": (dict,), "topic": (dict,),
+    "search": (dict,), "cluster": (dict,), "topic": (dict,), "request_search": (dict,),
 }  # fmt: skip
 _REQUIRED_KEYS = ("title", "about", "streams", "queries")
 _TYPE_NAMES = {str: "a string", int: "a number", float: "a number", dict: "a table", list: "an array", bool: "true or false"}
@@ -331,6 +371,10 @@ def parse_scenario(name: str, text: str, file: str) -> Scenario:
         options["cluster"] = _build_checked(BenchCluster, values["cluster"]) if "cluster" in values else None
     with _error_context(file, "topic"):
         options["topic"] = _build_checked(TopicSpec, values["topic"]) if "topic" in values else None
+    with _error_context(file, "request_search"):
+        options["request_search"] = (
+            _build_checked(RequestSearchSettings, values["request_search"]) if "request_search" in values else None
+        )
     with _error_context(file, ""):
         return Scenario(name, values["title"], " ".join(values["about"].split()), streams, workload, **options)
 

@@ -143,6 +143,9 @@ class SutAdapter(Protocol):
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """Add and remove the queries requested since the last change; report each one when it is done."""
 
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of work so far by component, as the system measures them itself; empty if it does not."""
+
     def check(self) -> None:
         """Raise if the system no longer runs; called periodically."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -136,6 +136,10 @@ class DuckDbAdapter:
         for query in added:
             if self._add_query(query):
                 self._reporter.report_live(query.name)
+
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; this system does not measure them."""
+        return {}
 
     def check(self) -> None:
         """See `SutAdapter`."""

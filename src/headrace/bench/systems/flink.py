@@ -388,6 +388,10 @@ class FlinkAdapter:
             for stream in self._config.streams:
                 self._driver.send_request("leave", stream=stream.name, group=job)
 
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; this system does not measure them."""
+        return {}
+
     def check(self) -> None:
         """See `SutAdapter`."""
         assert self._runner is not None

@@ -1,6 +1,8 @@
 """Run headrace through its public API: one session, one shared pipeline, a result callback for each query.
 
-Options: "rows_per_batch" as in `Session`, "interval" the minimum seconds between micro-batches, and those of `SparkDeployment`.
+Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "partitions" and "exchange" as in `Session`,
+"interval" the minimum seconds between micro-batches, those of `SparkDeployment`, and "sharing". With "sharing" = "none", for
+ablation, every query has a session of its own, and so a scan, a pipeline and a checkpoint; all of them use one Spark.
 """
 
 from __future__ import annotations
@@ -29,15 +31,20 @@ from headrace.bench.systems.adapter import (
 from headrace.bench.systems.process import serve
 from headrace.bench.systems.spark_deployment import SparkDeployment
 from headrace.connectors import KafkaSource, MemorySource, Source, TcpSource
+from headrace.connectors.tcp import TcpConnection
 from headrace.errors import HeadraceError
 from headrace.model.types import Schema
 from headrace.query import Query
+from headrace.runtime.listeners import SessionListener
 from headrace.session import Session
 
 _WARM_UP_BATCHES, _WARM_UP_ROWS, _WARM_UP_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
-_SLIDING_WARM_UP_ROWS = 100_000  # fewer rows, each with a partner: sliding joins emit at once and keep all rows
+_JOIN_WARM_UP_ROWS, _JOIN_WARM_UP_STEP = 50_000, 16  # fewer rows, each with one partner in every other stream, also by bands
+_THETA_WARM_UP_ROWS = 2_000  # every row may be compared with every other one
 _DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
 _TOPIC_ROWS_PER_BATCH = 1_000_000  # of stored input, which is all available: about a second of work
+_SHARING = ("all", "none")
+_SESSION_OPTIONS = ("sliding_plan", "sliding_target", "sliding_sharing", "partitions", "exchange")
 _STATUS_POLL_S = 0.2  # seconds
 _LIVE_TIMEOUT_S = 120.0
 
@@ -45,31 +52,33 @@ _LIVE_TIMEOUT_S = 120.0
 class HeadraceAdapter:
     """The adapter of headrace."""
 
-    def __init__(self, multiway: str = "global", backend: str = "spark") -> None:
-        """Create the adapter; `multiway` and `backend` are the parameters of `Session`."""
-        self._multiway, self._backend = multiway, backend
-        self._session: Session | None = None
+    def __init__(self, *, sliding_plan: str = "auto", sliding_sharing: bool = True, backend: str = "spark") -> None:
+        """Create the adapter; all are parameters of `Session`."""
+        self._sliding_joins: dict[str, Any] = {"sliding_plan": sliding_plan, "sliding_sharing": sliding_sharing}
+        self._backend = backend
+        self._sessions: dict[str, Session] = {}  # by query, or by "" for the session that all of them share
         self._deployment: SparkDeployment | None = None
-        self._status_watcher = QueryStatusWatcher()
+        self._status_watcher, self._components = QueryStatusWatcher(), ComponentTotals()
 
     def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`; a temporary session starts the Spark workers before the first rows arrive."""
         self._reporter, self._result_sender = reporter, ResultSender(config.collector)
         default_rows = _DEFAULT_ROWS_PER_BATCH if config.topic is None else _TOPIC_ROWS_PER_BATCH
-        rows_per_batch = int(config.options.get("rows_per_batch", default_rows))
-        interval = float(config.options.get("interval", 0.0))
-        self._open_session(config, rows_per_batch)
-        assert self._session is not None
-        for stream in config.streams:
-            declare_stream(self._session, config, stream.name, open_stream(config, stream))
+        self._config, self._rows_per_batch = config, int(config.options.get("rows_per_batch", default_rows))
+        self._interval, self._sharing = float(config.options.get("interval", 0.0)), parse_sharing_option(config)
+        self._warm_up()
+        if self._sharing == "all":
+            self._open_session("")
         queries = [query for bench_query in config.queries if (query := self._add_query(bench_query)) is not None]
-        self._session.start(interval)
+        for name in self._sessions:
+            self._start_session(name)
         for query in queries:
             query.wait_live(_LIVE_TIMEOUT_S)
-        threading.Thread(target=self._status_watcher.report_until_closed, args=(self._session, reporter), daemon=True).start()
         settings = {
-            "rows_per_batch": rows_per_batch,
-            "interval": interval,
+            "rows_per_batch": self._rows_per_batch,
+            "interval": self._interval,
+            "sharing": self._sharing,
+            **self._session_options(),
             "results": "one callback per query, after the commit",
         }
         versions = {"headrace": _get_version("headrace")}
@@ -79,29 +88,60 @@ class HeadraceAdapter:
         versions["pyspark"] = _get_version("pyspark")
         return SutDescription(versions, {**settings, **self._deployment.describe(), "spark": spark})
 
-    def _open_session(self, config: SutConfig, rows_per_batch: int) -> None:
-        """Warm up the workers, then open the session that is measured."""
-        options: dict[str, Any] = {"rows_per_batch": rows_per_batch}
+    def _session_options(self) -> dict[str, Any]:
+        """Return the options that a session gets unchanged."""
+        return {name: self._config.options[name] for name in _SESSION_OPTIONS if name in self._config.options}
+
+    def _warm_up(self) -> None:
+        """Start Spark if it is the back-end, and warm up the workers."""
+        self._backend_options: dict[str, Any] = {"rows_per_batch": self._rows_per_batch}
         if self._backend == "spark":
-            self._deployment = SparkDeployment(config)
-            options["spark"] = self._deployment.start({})
-            checkpoints = [self._deployment.make_checkpoint(name) for name in ("warm-up", "checkpoint")]
+            self._deployment = SparkDeployment(self._config)
+            self._backend_options["spark"] = self._deployment.start({})
         else:
-            options["backend"] = self._backend
-            checkpoints = [str(config.scratch / name) for name in ("warm-up", "checkpoint")]
-        warm_up_workers(checkpoints[0], config, options)
-        self._session = Session(checkpoints[1], multiway=self._multiway, **options)
+            self._backend_options["backend"] = self._backend
+        warm_up_workers(self._make_checkpoint("warm-up"), self._config, self._backend_options)
+
+    def _make_checkpoint(self, name: str) -> str:
+        return str(self._config.scratch / name) if self._deployment is None else str(self._deployment.make_checkpoint(name))
+
+    def _open_session(self, name: str) -> Session:
+        """Open the session of a query, or the one of all queries, with the streams of the benchmark."""
+        options = {**self._sliding_joins, **self._backend_options, **self._session_options()}
+        session = Session(self._make_checkpoint(f"checkpoint-{name}" if name else "checkpoint"), **options)
+        session.add_listener(self._components)
+        self._sessions[name] = session
+        for stream in self._config.streams:
+            declare_stream(session, self._config, stream.name, open_stream(self._config, stream, _group_of(name)))
+        return session
+
+    def _start_session(self, name: str) -> None:
+        session = self._sessions[name]
+        session.start(self._interval)
+        threading.Thread(target=self._status_watcher.report_until_closed, args=(session, self._reporter), daemon=True).start()
 
     def _add_query(self, bench_query: BenchQuery) -> Query | None:
-        assert self._session is not None
+        """Add a query to its session, which is opened if it has none yet; None if it is refused."""
+        name = bench_query.name
         if not bench_query.sql.get("headrace"):
-            self._reporter.report_refused(bench_query.name, NO_DIALECT_TEXT)
+            self._reporter.report_refused(name, NO_DIALECT_TEXT)
             return None
+        session = self._sessions[""] if self._sharing == "all" else self._open_session(name)
         try:
-            return self._session.add(bench_query.sql["headrace"], name=bench_query.name, sink=self._make_sink(bench_query.name))
+            return session.add(bench_query.sql["headrace"], name=name, sink=self._make_sink(name))
         except HeadraceError as error:
-            self._reporter.report_refused(bench_query.name, str(error))
+            self._reporter.report_refused(name, str(error))
+            if self._sharing == "none":
+                self._close_session(name)
             return None
+
+    def _close_session(self, name: str) -> None:
+        """Close the session of a query, and leave its consumer groups, for which the driver would retain rows."""
+        self._sessions.pop(name).close()
+        if self._config.topic is None:
+            with contextlib.closing(TcpConnection(self._config.driver)) as driver:
+                for stream in self._config.streams:
+                    driver.send_request("leave", stream=stream.name, group=_group_of(name))
 
     def _make_sink(self, name: str) -> Callable[[pa.Table], None]:
         return lambda table: self._result_sender.send(name, count_by_window(table.column("window_end")))
@@ -113,35 +153,57 @@ class HeadraceAdapter:
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`; the watcher thread reports the queries."""
-        assert self._session is not None
         for name in removed:
-            query = self._session.query(name)
-            self._session.remove(name)
+            if self._sharing == "none":
+                self._close_session(name)
+                self._reporter.report_removed(name)
+                continue
+            query = self._sessions[""].query(name)
+            self._sessions[""].remove(name)
             self._status_watcher.expect_removed(query)
         for bench_query in added:
             new_query = self._add_query(bench_query)
             if new_query is not None:
                 self._status_watcher.expect_live(new_query)
+                if self._sharing == "none":
+                    self._start_session(bench_query.name)
+
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; of all committed batches."""
+        return self._components.read()
 
     def check(self) -> None:
         """See `SutAdapter`."""
-        assert self._session is not None
         if self._deployment is not None:
             self._deployment.check()
-        self._session.wait(lambda: False, 0)  # raises the error that ended the session
-        problems = [self._session.problem, *(stream["error"] for stream in self._session.streams().values())]
-        for problem in filter(None, problems):  # the session would retry, but the measurement is void
-            raise HeadraceError("the session cannot go on", detail=problem)
-        for query in self._session.queries():
-            if query.status == "failed":
-                raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")
+        for session in self._sessions.values():
+            check_session(session)
 
     def close(self) -> None:
         """See `SutAdapter`."""
-        if self._session is not None:
-            self._session.close()
+        for session in self._sessions.values():
+            session.close()
         if self._deployment is not None:
             self._deployment.close()
+
+
+class ComponentTotals(SessionListener):
+    """Sums the work of all batches by component, from their progress documents; thread-safe."""
+
+    def __init__(self) -> None:
+        """Start with zeros."""
+        self._lock, self._seconds = threading.Lock(), dict[str, float]()
+
+    def on_batch(self, progress: dict[str, Any]) -> None:
+        """See `SessionListener`."""
+        with self._lock:
+            for component, milliseconds in progress["component_ms"].items():
+                self._seconds[component] = self._seconds.get(component, 0.0) + milliseconds / 1_000
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds so far."""
+        with self._lock:
+            return dict(self._seconds)
 
 
 class QueryStatusWatcher:
@@ -177,10 +239,36 @@ class QueryStatusWatcher:
             (reporter.report_live if expected == "live" else reporter.report_removed)(query.name)
 
 
-def open_stream(config: SutConfig, stream: SutStream) -> Source:
-    """Return the source of a stream: a queue of the driver, or a topic."""
+def check_session(session: Session) -> None:
+    """Raise HeadraceError if a session or one of its queries has failed."""
+    session.wait(lambda: False, 0)  # raises the error that ended the session
+    problems = [session.problem, *(stream["error"] for stream in session.streams().values())]
+    for problem in filter(None, problems):  # the session would retry, but the measurement is void
+        raise HeadraceError("the session cannot go on", detail=problem)
+    for query in session.queries():
+        if query.status == "failed":
+            raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")
+
+
+def parse_sharing_option(config: SutConfig) -> str:
+    """Return the option "sharing"; raise HeadraceError for an unknown value, or over a topic, which has one consumer group."""
+    sharing = str(config.options.get("sharing", _SHARING[0]))
+    if sharing not in _SHARING:
+        raise HeadraceError(f"unknown sharing '{sharing}'", detail=f"known: {', '.join(_SHARING)}")
+    if sharing != _SHARING[0] and config.topic is not None:
+        raise HeadraceError("sharing cannot be switched off over a topic: its progress is that of one consumer group")
+    return sharing
+
+
+def _group_of(name: str) -> str:
+    """Return the consumer group of the session of a query, or of the session of all queries."""
+    return f"headrace-{name}" if name else "headrace"
+
+
+def open_stream(config: SutConfig, stream: SutStream, group: str) -> Source:
+    """Return the source of a stream: a queue of the driver, read as a consumer group, or a topic."""
     if config.topic is None:
-        return TcpSource(config.driver, stream.name)
+        return TcpSource(config.driver, stream.name, group=group)
     return KafkaSource(
         config.topic.topic,
         brokers=config.topic.brokers,
@@ -198,10 +286,15 @@ def declare_stream(session: Session, config: SutConfig, name: str, source: Any) 
 
 
 def warm_up_workers(checkpoint: str, config: SutConfig, options: Mapping[str, Any]) -> None:
-    """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels."""
-    sliding = any("SLIDING(" in query.sql.get("headrace", "") for query in config.queries)
-    rows = _SLIDING_WARM_UP_ROWS if sliding else _WARM_UP_ROWS
-    distinct_values = rows * _WARM_UP_BATCHES if sliding else _WARM_UP_VALUES
+    """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels.
+
+    At the end all windows close, so that the kernels of joins and of results are loaded, too.
+    """
+    texts = [query.sql.get("headrace", "") for query in config.queries]
+    joins = any(" JOIN " in text for text in texts)
+    rows = _JOIN_WARM_UP_ROWS if joins else _WARM_UP_ROWS
+    rows = _THETA_WARM_UP_ROWS if any(" BETWEEN " in text for text in texts) else rows
+    distinct_values, step = (rows * _WARM_UP_BATCHES, _JOIN_WARM_UP_STEP) if joins else (_WARM_UP_VALUES, 1)
     with Session(checkpoint, **options) as session:
         sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
         for name, source in sources.items():
@@ -214,16 +307,17 @@ def warm_up_workers(checkpoint: str, config: SutConfig, options: Mapping[str, An
                     continue
         for batch in range(_WARM_UP_BATCHES):
             for name, source in sources.items():
-                source.append(make_rows(config.get_stream(name).schema, batch * rows, rows, distinct_values))
+                source.append(make_rows(config.get_stream(name).schema, batch * rows, rows, distinct_values, step))
             session.advance()
+        session.drain()
 
 
-def make_rows(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_UP_VALUES) -> pa.Table:
-    """Return synthetic rows of a schema, one microsecond apart, with `distinct_values` distinct values in each column."""
+def make_rows(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_UP_VALUES, step: int = 1) -> pa.Table:
+    """Return synthetic rows of a schema, one microsecond apart, with so many distinct values `step` apart in each column."""
     numbers = np.arange(first, first + rows)
     columns = []
     for field in schema:
-        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % distinct_values)
+        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % distinct_values * step)
         if pa.types.is_timestamp(field.type):
             columns.append(values.cast(pa.timestamp("us")).cast(field.type))
         else:

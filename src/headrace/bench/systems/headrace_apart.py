@@ -6,4 +6,4 @@ from headrace.bench.systems.headrace import HeadraceAdapter
 from headrace.bench.systems.process import serve
 
 if __name__ == "__main__":
-    serve(HeadraceAdapter("none"))
+    serve(HeadraceAdapter(sliding_plan="common", sliding_sharing=False))

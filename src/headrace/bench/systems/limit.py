@@ -16,7 +16,7 @@ import importlib.metadata
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,6 +228,10 @@ class LimitAdapter:
             self._reporter.report_refused(query.name, _SINGLE_QUERY_ONLY)
         if removed:
             raise HeadraceError(f"removing query '{removed[0]}' is not supported", detail=_SINGLE_QUERY_ONLY)
+
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; this system does not measure them."""
+        return {}
 
     def check(self) -> None:
         """See `SutAdapter`."""

@@ -1,7 +1,7 @@
 """Run a system under test as a process: JSON lines in, JSON lines out; the process ends when its input ends.
 
     runner                                              python -m headrace.bench.systems.NAME
-    SutProcess ── configuration, limit, add, remove, stop ──> serve ── start, limit_nodes, change, check, close ──> SutAdapter
+    SutProcess ── configuration, limit, add, … stop ──> serve ── start, limit_nodes, change, check, close ──> SutAdapter
                <── ready, limited, live, removed, refused, failed ──
 
 Output of the adapter and its libraries goes to standard error. The child leads its own process session, so that the runner can
@@ -41,7 +41,7 @@ _TAIL_BYTES = 3000  # end of standard error that a failure quotes
 
 @dataclass(frozen=True, slots=True)
 class SutEvent:
-    """A line from a system: `event` is ready, limited, live, removed, refused or failed; `at` is in microseconds."""
+    """A line from a system: `event` is ready, limited, components, live, removed, refused or failed; `at` is in microseconds."""
 
     event: str
     query: str = ""
@@ -138,11 +138,15 @@ def _apply_commands(adapter: SutAdapter, lines: queue.Queue[str | None], voice: 
                 added[query.name] = query
             elif command["command"] == "remove":
                 removed.append(command["name"])
+            elif command["command"] == "components":
+                voice.write_event(SutEvent("components", settings=adapter.read_component_seconds()))
             elif command["command"] == "limit":
                 adapter.limit_nodes()
                 voice.write_event(SutEvent("limited"))
             else:
-                raise HeadraceError(f"unknown command '{command['command']}'", detail="commands: limit, add, remove, stop")
+                raise HeadraceError(
+                    f"unknown command '{command['command']}'", detail="commands: limit, components, add, remove, stop"
+                )
         cancelled = [name for name in removed if name in added]  # added and removed again before this change
         if added or removed:
             adapter.change([q for name, q in added.items() if name not in cancelled], [n for n in removed if n not in cancelled])
@@ -220,6 +224,11 @@ class SutProcess:
         self._send_command({"command": "limit"})
         self._wait_for_event("limited", timeout)
 
+    def read_component_seconds(self, timeout: float = _LIMIT_TIMEOUT_S) -> Mapping[str, float]:
+        """Return the seconds of its work so far by component; empty if it does not measure them."""
+        self._send_command({"command": "components"})
+        return self._wait_for_event("components", timeout).settings
+
     def _wait_for_event(self, name: str, timeout: float) -> SutEvent:
         """Return the next event of this name; others are kept for `events`. Raise HeadraceError if the system fails before."""
         deadline = time.monotonic() + timeout
@@ -229,6 +238,7 @@ class SutProcess:
                 if event.event == name:
                     return event
                 if event.event == "failed":
+                    self._early_events.append(event)  # a caller may go on without this answer
                     raise HeadraceError(f"{self.system} failed{' to start' if name == 'ready' else ''}", detail=event.reason)
                 self._early_events.append(event)
             if not alive:

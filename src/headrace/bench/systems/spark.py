@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,10 @@ class SparkAdapter:
         for stream in self._config.streams:
             self._driver.send_request("leave", stream=stream.name, group=group)
         self._reporter.report_removed(name)
+
+    def read_component_seconds(self) -> Mapping[str, float]:
+        """See `SutAdapter`; this system does not measure them."""
+        return {}
 
     def check(self) -> None:
         """See `SutAdapter`."""

@@ -170,7 +170,8 @@ def open_file_session(file: SessionFile, backend: str, spark: SparkOptions, chec
     checkpoint has had is not added again.
     """
     rows = file.rows_per_batch or ROWS_PER_BATCH
-    options = {"functions": file.functions, "storage_options": file.storage, **spark.to_arguments()}
+    options = {"functions": file.functions, "storage_options": file.storage, **file.changes}
+    options |= file.sliding_joins.to_arguments() | spark.to_arguments()
     session = Session(checkpoint, backend=backend, rows_per_batch=rows, partitions=file.partitions, **options)
     try:
         for stream in file.streams:

@@ -1,19 +1,14 @@
 """Indexes that find the partners of a row, and the pairs of rows whose query-sets intersect.
 
 For every condition, the candidates of a probe row are a range of positions in some order of the build rows: those of equal
-hash, those between the bounds of a range search, or all. A range search has an index of rows sorted by a value, and the range
-that each probe value compares with. Values are ordered as in SQL: NaN is the greatest value and equals itself, -0.0 equals
-0.0, and NULL is in no range.
-
-A step without equalities uses a range search, or else the cross product. Queries that share a step differ in their
-conditions. They search together by the bounds that all of them have; groups of queries with further bounds search separately
-where that yields fewer candidate pairs.
+hash, those between the bounds of a range search, or all. A range search has an index of rows sorted by a value (see
+`pair_search`). Values are ordered as in SQL: NaN is the greatest value and equals itself, -0.0 equals 0.0, and NULL is in no
+range.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -25,35 +20,18 @@ import pyarrow.compute as pc
 
 from headrace.engine.compute.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
 from headrace.engine.compute.keys import hash_keys
-from headrace.engine.joins.joined_rows import JoinedRows
+from headrace.engine.joins.bounds import is_integral_type
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
-from headrace.model.expression import Call, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.model.expression import Expression
 from headrace.model.record import record
-from headrace.plan.window_join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
 RowIds = npt.NDArray[np.int32]
-IsStored = Callable[[str], bool]
 IndexKeys = tuple[Expression, ...]
 _MaybeArrayT = TypeVar("_MaybeArrayT", bound=npt.NDArray[Any] | None)
 MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
 _ORDERING_FRACTION = 4  # query-sets are copied into the order of an index if at least 1/4 as many rows probe it
-_MIRRORED_OPERATORS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonBound:
-    """A comparison usable for range search: build value, operator, probe value."""
-
-    build_value: Expression
-    operator: str
-    probe_value: Expression
-
-    @property
-    def is_upper(self) -> bool:
-        """Whether it bounds build values from above."""
-        return self.operator in ("lt", "le")
 
 
 @record("hash-index")
@@ -171,46 +149,6 @@ def find_pairs(
             yield RowPairs(probe_ids[:count], build_ids[:count], sets[:count])
 
 
-def is_integral_type(kind: pa.DataType) -> bool:
-    """Return whether the kernels represent values of a type as integers."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_boolean(kind)
-        or (pa.types.is_decimal(kind) and kind.precision <= 18)
-    )
-
-
-def find_bound(condition: Expression, is_stored: IsStored) -> ComparisonBound | None:
-    """Return a condition as a bound, if it compares build columns on one side with other columns on the other."""
-    if not isinstance(condition, Call) or condition.function not in _MIRRORED_OPERATORS:
-        return None
-    left, right = condition.args
-    if not (is_integral_type(left.type) or pa.types.is_floating(left.type)):
-        return None
-    left_stored, right_stored = ({is_stored(name) for name in column_names(side)} for side in (left, right))
-    if left_stored == {True} and right_stored == {False}:
-        return ComparisonBound(left, condition.function, right)
-    if left_stored == {False} and right_stored == {True}:
-        return ComparisonBound(right, _MIRRORED_OPERATORS[condition.function], left)
-    return None
-
-
-def choose_bounds(conditions: Iterable[Expression], is_stored: IsStored) -> tuple[ComparisonBound, ...]:
-    """Return the bounds of the build value that has most of them: two make a band."""
-    bounds_by_value = group_bounds(one for condition in conditions if (one := find_bound(condition, is_stored)) is not None)
-    return max(bounds_by_value.values(), key=len, default=())
-
-
-def group_bounds(bounds: Iterable[ComparisonBound]) -> dict[Expression, tuple[ComparisonBound, ...]]:
-    """Group bounds by their build value."""
-    grouped: dict[Expression, tuple[ComparisonBound, ...]] = {}
-    for bound in bounds:
-        grouped[bound.build_value] = (*grouped.get(bound.build_value, ()), bound)
-    return grouped
-
-
 def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
     """Return an index over key columns."""
     return HashIndex(*join_kernels.index_hashes(hash_keys(columns, rows), _mask_valid_keys(columns)))
@@ -277,29 +215,6 @@ def build_band_indexes(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, 
     return (SortedIndex(first_values, order), SortedIndex(second_values, order)) if grows.all() else None
 
 
-def search_ranges(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> Candidates:
-    """Return for each probe row the range of the index that all bounds (operator, probe values) allow."""
-    begins, ends = np.zeros(len(bounds[0][1]), np.int64), np.full(len(bounds[0][1]), len(index.order), np.int64)
-    for operator, column in bounds:
-        values = to_numbers(column)
-        if operator in ("lt", "le"):
-            ends = np.minimum(ends, np.searchsorted(index.values, values, side="left" if operator == "lt" else "right"))
-        else:
-            begins = np.maximum(begins, np.searchsorted(index.values, values, side="right" if operator == "gt" else "left"))
-        if column.null_count:
-            ends[~valid_mask(column)] = 0
-    return _make_candidates(begins, ends, index.order)
-
-
-def pair_all_rows(probe_rows: int, build_rows: int) -> Candidates:
-    """Return the cross product."""
-    return _make_candidates(np.zeros(probe_rows, np.int64), np.full(probe_rows, build_rows, np.int64), None)
-
-
-def _make_candidates(begins: Integers, ends: Integers, order: RowIds | None) -> Candidates:
-    return Candidates(np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32), order)
-
-
 IndexCache = dict[str, Any]
 """Indexes by name (`name_index`); by two values: two sorted indexes that share a row order, or None."""
 
@@ -316,6 +231,10 @@ class RowIndexes:
     def __init__(self, evaluate: Callable[[Expression], pa.Array], row_count: int, cache: IndexCache) -> None:
         """`evaluate` returns the values of an expression for all rows; `cache` has the indexes built before."""
         self._evaluate, self._row_count, self._cache = evaluate, row_count, cache
+
+    def evaluate(self, expression: Expression) -> pa.Array:
+        """Return the values of an expression for all rows."""
+        return combine_chunks(self._evaluate(expression))
 
     def get_hash_index(self, keys: IndexKeys) -> HashIndex:
         """Return the index by the hash of keys."""
@@ -336,88 +255,5 @@ class RowIndexes:
     def _get_index(self, kind: str, expressions: IndexKeys, build: Callable[[list[pa.Array]], Any]) -> Any:
         name = name_index(kind, expressions)
         if name not in self._cache:
-            self._cache[name] = build([combine_chunks(self._evaluate(expression)) for expression in expressions])
+            self._cache[name] = build(list(map(self.evaluate, expressions)))
         return self._cache[name]
-
-
-ResidualPredicates = dict[Expression, list[int]]
-"""Predicates to evaluate on pairs, each with the bits of the queries that require it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeSearch:
-    """The candidate pairs of the queries of `residuals`, which are still to be evaluated on them."""
-
-    candidates: Candidates
-    residuals: ResidualPredicates
-
-
-def plan_searches(
-    probe: JoinedRows, build: JoinedRows, build_input: int, residuals: ResidualPredicates, indexes: RowIndexes
-) -> list[RangeSearch]:
-    """Return the searches for queries with these residual predicates; each query is in exactly one search.
-
-    The build side is input `build_input`, and has these indexes.
-    """
-    sides = _JoinSides(probe, build, build_input, indexes)
-    by_bounds: dict[tuple[ComparisonBound, ...], ResidualPredicates] = defaultdict(dict)
-    for residual, bits in residuals.items():
-        by_bounds[sides.find_bounds(split_conjuncts(residual))][residual] = bits
-    if len(by_bounds) == 1:
-        return [sides.plan_search(*group) for group in by_bounds.items()]
-    common = frozenset.intersection(*map(frozenset, by_bounds))
-    together = sides.plan_search(tuple(bound for bound in next(iter(by_bounds)) if bound in common), residuals)
-    if () in by_bounds:
-        return [together]
-    separate = [sides.plan_search(*group) for group in by_bounds.items()]
-    return separate if sum(search.candidates.pair_count for search in separate) < together.candidates.pair_count else [together]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _JoinSides:
-    """The two sides of a step."""
-
-    probe: JoinedRows
-    build: JoinedRows
-    build_input: int
-    indexes: RowIndexes
-
-    def find_bounds(self, conditions: Iterable[Expression]) -> tuple[ComparisonBound, ...]:
-        return tuple(one for condition in conditions if (one := find_bound(condition, self._is_build_column)) is not None)
-
-    def plan_search(self, bounds: tuple[ComparisonBound, ...], residuals: ResidualPredicates) -> RangeSearch:
-        """Return the candidates that the bounds allow, as far as one row order supports them, and the residual predicates."""
-        candidates = pair_all_rows(self.probe.row_count, self.build.row_count)
-        used_bounds: list[ComparisonBound] = []
-        for index, index_bounds in self._choose_indexes(group_bounds(bounds)):
-            values = [(bound.operator, combine_chunks(self.probe.evaluate(bound.probe_value))) for bound in index_bounds]
-            before, allowed = candidates.ranges, search_ranges(index, values).ranges
-            begins, ends = np.maximum(before[:, 0], allowed[:, 0]), np.minimum(before[:, 1], allowed[:, 1])
-            candidates = _make_candidates(begins, ends, index.order)
-            used_bounds += index_bounds
-        remaining: ResidualPredicates = defaultdict(list)
-        for residual, bits in residuals.items():
-            remaining[
-                combine_conjuncts(
-                    [term for term in split_conjuncts(residual) if find_bound(term, self._is_build_column) not in used_bounds]
-                )
-            ] += bits
-        return RangeSearch(candidates, remaining)
-
-    def _choose_indexes(
-        self, bounds: Mapping[Expression, tuple[ComparisonBound, ...]]
-    ) -> list[tuple[SortedIndex, tuple[ComparisonBound, ...]]]:
-        """Return the index of the value with most bounds, and one in the same order whose bounds make it a band."""
-        if not bounds:
-            return []
-        first = max(bounds, key=lambda value: len(bounds[value]))
-        upper_kinds = {bound.is_upper for bound in bounds[first]}
-        for other, other_bounds in bounds.items():
-            if len(upper_kinds) == 1 and other != first and any(bound.is_upper not in upper_kinds for bound in other_bounds):
-                band = self.indexes.get_band_indexes(first, other)
-                if band is not None:
-                    return [(band[0], bounds[first]), (band[1], other_bounds)]
-        return [(self.indexes.get_sorted_index(first), bounds[first])]
-
-    def _is_build_column(self, name: str) -> bool:
-        return split_joined_name(name)[0] == self.build_input

@@ -31,8 +31,12 @@ def buffer_rows(
     encoder: KeyEncoder,
     partitions: PartitionMap,
     oldest: int,
+    sender: int,
 ) -> Iterator[tuple[int, int, RowSegment]]:
-    """Yield (partition, start of slice, rows) for a join buffer; rows of no query, or older than `oldest`, are dropped."""
+    """Yield (partition, start of slice, rows) for a join buffer; rows of no query, or older than `oldest`, are dropped.
+
+    Rows of a buffer without keys are spread evenly.
+    """
     if batch.min_time < oldest:
         query_sets[batch.times < oldest] = 0
     rows = join_kernels.find_live_rows(query_sets)
@@ -43,7 +47,8 @@ def buffer_rows(
     keys = keys if is_full else [key.take(pa.array(rows)) for key in keys]
     edges = encoder.find_slice_edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
-    targets = assign_partitions(keys, rows.size, partitions) * len(edges) + slices
+    owners = assign_partitions(keys, rows.size, partitions) if keys else (np.arange(rows.size) + sender) % partitions.count
+    targets = owners * len(edges) + slices
     segment = RowSegment({name: combine_chunks(batch.table[name]) for name in buffer.columns}, query_sets)
     for target, target_rows in split_rows(segment, targets, partitions.count * len(edges), None if is_full else rows):
         yield target // len(edges), int(edges[target % len(edges)]), target_rows

@@ -17,6 +17,7 @@ from headrace.model.expression import Expression
 
 Integers = npt.NDArray[np.int64]
 Bitmasks = npt.NDArray[np.uint64]
+_PARTIAL_FRACTION = 2  # a condition is evaluated on all rows if more than 1/2 of them need it
 _SPARSE_FRACTION = 4  # reads of fewer than one value in so many do not concatenate
 
 
@@ -184,8 +185,20 @@ class JoinedRows:
         """
         any_fails = False
         for condition, bits in conditions.items():
-            fails = ~np.asarray(combine_chunks(self.evaluate(condition)).fill_null(False))
-            if fails.any():
-                self.sets[fails] &= ~bits
+            needing = join_kernels.find_users(self.sets, bits)
+            if not needing.size:
+                continue
+            if needing.size >= self.row_count // _PARTIAL_FRACTION:
+                any_fails |= join_kernels.clear_failing(mask_true(self.evaluate(condition)), bits, self.sets)
+                continue
+            some = self.take(needing)
+            if join_kernels.clear_failing(mask_true(some.evaluate(condition)), bits, some.sets):
+                self.sets[needing] = some.sets
                 any_fails = True
         return any_fails
+
+
+def mask_true(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return the mask of values that are TRUE, neither FALSE nor NULL."""
+    column = combine_chunks(values)
+    return np.asarray(column.fill_null(False) if column.null_count else column)

@@ -9,8 +9,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from headrace.engine.joins.index import ComparisonBound, IndexKeys, choose_bounds, find_bound, is_exact_key
+from headrace.engine.joins.index import IndexKeys, is_exact_key
 from headrace.engine.joins.output_spec import FinishedQuery, OutputSpec
+from headrace.engine.joins.pair_search import SearchPlan, StepUser, plan_search
 from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, count_words, make_bitmap
 from headrace.model.expression import Call, Column, Expression, column_names, walk_expression
 from headrace.planner.join.join_graph import Attribute
@@ -29,9 +30,8 @@ from headrace.planner.join.sliding_join_plan import ProbeStep, SlidingJoinPlan
 class LoadedProbe:
     """A probe with its users: the values that find matches, and the checks of each pair.
 
-    `build_keys` are the build side of equalities; `bounds` select a range search; with neither, the probe is a cross product.
-    `conditions` are evaluated on pairs, each for the queries that have it. `window_groups` are the windows of queries that
-    differ in them.
+    `build_keys` are the build side of equalities, whose `conditions` are evaluated on pairs, each for the queries that have it;
+    without equalities, `search` finds the pairs. `window_groups` are the windows of queries that differ in them.
     """
 
     probe: ProbeStep
@@ -39,7 +39,7 @@ class LoadedProbe:
     probe_relations: tuple[str, ...]
     user_set: QueryBitmaps
     build_keys: IndexKeys
-    bounds: tuple[ComparisonBound, ...]
+    search: SearchPlan | None
     conditions: Mapping[Expression, QueryBitmaps]
     max_ranges: Mapping[str, int]
     window_groups: tuple[tuple[Mapping[str, int], QueryBitmaps], ...]
@@ -118,8 +118,8 @@ class LoadedSlidingJoinPlan:
             loaded = self.get_probe(number)
             if loaded.build_keys:
                 hashed[probe.store_number].add(loaded.build_keys)
-            elif loaded.bounds:
-                sorted_by[probe.store_number].add(loaded.bounds[0].build_value)
+            elif loaded.search is not None:
+                sorted_by[probe.store_number] |= loaded.search.attributes
         return {store.number: (frozenset(hashed[store.number]), frozenset(sorted_by[store.number])) for store in self.plan.stores}
 
     def _load_probe(self, probe: ProbeStep) -> LoadedProbe:
@@ -142,15 +142,13 @@ class LoadedSlidingJoinPlan:
                 condition: ids for condition, ids in due_conditions.items() if not self._is_key_equality(condition, probe)
             }
 
-        def is_stored(name: str) -> bool:
-            return relation_of_column(name) in build_relations
-
-        shared_conditions = [condition for condition, ids in due_conditions.items() if len(ids) == len(users)]
-        bounds = () if keys else choose_bounds(shared_conditions, is_stored)
-        for bound in bounds:
-            due_conditions = {
-                condition: ids for condition, ids in due_conditions.items() if find_bound(condition, is_stored) != bound
-            }
+        search = None
+        if not keys:
+            step_users = [
+                StepUser(user.id, user.bit, tuple(condition for condition, ids in due_conditions.items() if user.id in ids))
+                for user in users
+            ]
+            search = plan_search(step_users, lambda name: relation_of_column(name) in build_relations, self.set_width)
         max_ranges = {
             name: max(user.inputs[name].length for user in users if name in user.inputs) for name in probe.covered_relations
         }
@@ -164,8 +162,8 @@ class LoadedSlidingJoinPlan:
             tuple(sorted(probe_relations)),
             self.make_query_bitmap(probe.query_ids),
             keys,
-            bounds,
-            {condition: self.make_query_bitmap(ids) for condition, ids in due_conditions.items()},
+            search,
+            {condition: self.make_query_bitmap(ids) for condition, ids in due_conditions.items()} if search is None else {},
             max_ranges,
             () if is_exact else tuple((dict(ranges), self.make_query_bitmap(ids)) for ranges, ids in users_by_windows.items()),
         )

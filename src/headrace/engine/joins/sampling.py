@@ -25,11 +25,13 @@ from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression, column_names
 from headrace.model.record import record
 from headrace.planner.join.join_graph import Attribute, JoinPredicate
-from headrace.planner.join.normalized_join import NormalizedJoin, split_equality, to_attribute, to_predicate
+from headrace.planner.join.normalized_join import NormalizedJoin, split_equality, time_column_of, to_attribute, to_predicate
 
 _SKETCH_ROWS = 1 << 14  # rows of a batch that are sketched, or whose keys are counted
 _SKETCH_VALUES = 512  # values in a sketch
 _SAMPLE_ROWS = 48  # rows in a sample
+_MAX_COMBINATIONS = 1 << 17  # of sampled rows, on which a condition is evaluated
+_MIN_COMBINATIONS = 32  # for a selectivity of those whose newest row is of one relation
 _SAMPLE_SETS = 256  # query-sets sampled from a batch
 _HASH_RANGE = float(1 << 64)
 
@@ -99,21 +101,30 @@ def _build_sketch(column: pa.Array, rows: int) -> ValueSketch:
     return ValueSketch(values[:_SKETCH_VALUES], counts[:_SKETCH_VALUES], float(values[_SKETCH_VALUES]), rows)
 
 
+@dataclass(frozen=True, slots=True)
+class SelectivityEstimates:
+    """The share of row combinations that satisfy each condition; `by_newest`: of those with the newest row of a relation."""
+
+    of_all: dict[JoinPredicate, float]
+    by_newest: dict[tuple[JoinPredicate, str], float]
+
+
 def estimate_selectivities(
     queries: Iterable[NormalizedJoin], samples: Mapping[str, Sequence[RelationSample]]
-) -> dict[JoinPredicate, float]:
-    """Return the fraction of row pairs that satisfy each condition between two relations, as far as samples allow."""
-    estimates: dict[JoinPredicate, float] = {}
+) -> SelectivityEstimates:
+    """Return the selectivity of each condition over several relations, as far as samples allow."""
+    estimates = SelectivityEstimates({}, {})
     for condition in dict.fromkeys(term for query in queries for term in query.conditions):
         predicate = to_predicate(condition)
         if predicate is None or any(not samples.get(name) for name in predicate.relations):
             continue
         sides = split_equality(condition)
-        left_samples, right_samples = (samples[name] for name in predicate.relations)
         if sides is None:
-            estimates[predicate] = _estimate_on_samples(condition, left_samples, right_samples)
+            columns = {name: _concat_columns(samples[name]) for name in predicate.relations}
+            _estimate_on_samples(predicate, condition, columns, estimates)
         else:
-            estimates[predicate] = _estimate_equality(
+            left_samples, right_samples = (samples[name] for name in predicate.relations)
+            estimates.of_all[predicate] = _estimate_equality(
                 _merge_sketches(left_samples, to_attribute(sides[0])), _merge_sketches(right_samples, to_attribute(sides[1]))
             )
     return estimates
@@ -140,24 +151,35 @@ def _estimate_equality(left: ValueSketch, right: ValueSketch) -> float:
 
 
 def _estimate_on_samples(
-    condition: Expression, left_samples: Sequence[RelationSample], right_samples: Sequence[RelationSample]
-) -> float:
-    """Return the selectivity of any condition, by evaluating it on all pairs of sampled rows."""
-    left, right = _concat_columns(left_samples), _concat_columns(right_samples)
-    left_count, right_count = len(next(iter(left.values()))), len(next(iter(right.values())))
-    if not left_count or not right_count:
-        return 1.0
-    left_ids, right_ids = (
-        pa.array(np.repeat(np.arange(left_count), right_count)),
-        pa.array(np.tile(np.arange(right_count), left_count)),
-    )
-    joined = {name: column.take(left_ids) for name, column in left.items()} | {
-        name: column.take(right_ids) for name, column in right.items()
-    }
+    predicate: JoinPredicate, condition: Expression, columns: Mapping[str, dict[str, pa.Array]], estimates: SelectivityEstimates
+) -> None:
+    """Add the selectivities of any condition, by evaluating it on all combinations of sampled rows, or of some of them."""
+    limit = int(_MAX_COMBINATIONS ** (1 / len(columns)))
+    counts = {name: len(next(iter(relation_columns.values()))) for name, relation_columns in columns.items()}
+    chosen = {name: np.linspace(0, count - 1, min(count, limit)).astype(np.int64) for name, count in counts.items()}
+    if not all(counts.values()):
+        estimates.of_all[predicate] = 1.0
+        return
+    grid = np.meshgrid(*chosen.values(), indexing="ij")
+    row_ids = {name: pa.array(ids.ravel()) for name, ids in zip(chosen, grid, strict=True)}
+    joined = {column: values.take(row_ids[name]) for name in columns for column, values in columns[name].items()}
     if any(name not in joined for name in column_names(condition)):
-        return 1.0
-    holds = np.asarray(combine_chunks(Evaluator(joined, left_count * right_count)(condition)).fill_null(False))
-    return max(float(holds.sum()), 0.5) / (left_count * right_count)
+        estimates.of_all[predicate] = 1.0
+        return
+    holds = np.asarray(combine_chunks(Evaluator(joined, grid[0].size)(condition)).fill_null(False))
+    estimates.of_all[predicate] = _estimate_share(holds)
+    times = [joined.get(time_column_of(name)) for name in columns]
+    if all(column is not None for column in times):
+        event_times = np.stack([np.asarray(column).astype(np.int64) for column in times])
+        latest = event_times.max(axis=0)
+        for name, own_times in zip(columns, event_times, strict=True):
+            is_newest = own_times == latest
+            if int(is_newest.sum()) >= _MIN_COMBINATIONS:
+                estimates.by_newest[predicate, name] = _estimate_share(holds[is_newest])
+
+
+def _estimate_share(holds: npt.NDArray[np.bool_]) -> float:
+    return max(float(holds.sum()), 0.5) / len(holds)
 
 
 def _concat_columns(samples: Sequence[RelationSample]) -> dict[str, pa.Array]:

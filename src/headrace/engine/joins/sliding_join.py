@@ -1,8 +1,8 @@
 """The sliding joins of one partition at one level of a micro-batch: insert rows, probe, send rows on, emit results.
 
 The index keys, bounds and conditions of every probe are computed once for a plan. Matches of probe rows in stored segments
-are found a bounded number of pairs at a time: equalities use a hash index, comparisons a range search over sorted values;
-without either, a probe tries all pairs.
+are found a bounded number of pairs at a time: by a hash index of the keys of equalities, or by the search of
+`joins/pair_search.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.engine.batch_job import BatchJob, SegmentRef
+from headrace.engine.batch_job import BatchJob, SegmentRef, StoreCounts
 from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins import index
-from headrace.engine.joins.index import (
-    Candidates,
-    PairLimits,
-    RowIndexes,
-    RowPairs,
-    concat_pairs,
-    pair_all_rows,
-    search_hashes,
-    search_ranges,
-)
+from headrace.engine.joins.index import PairLimits, RowPairs, concat_pairs, search_hashes
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import Bitmasks, JoinedRows
+from headrace.engine.joins.pair_search import PairSearch
 from headrace.engine.joins.probe_plan import LoadedProbe
 from headrace.engine.joins.routing import (
     ProbeAddress,
@@ -48,20 +40,27 @@ from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, Stor
 class Prober:
     """The probe rows of one probe, prepared once for all segments of its store."""
 
-    def __init__(self, loaded: LoadedProbe, rows: JoinedRows) -> None:
-        """Take the rows that probe."""
-        self._loaded, self._rows = loaded, rows
+    def __init__(self, loaded: LoadedProbe, rows: JoinedRows, meter: BudgetMeter) -> None:
+        """Take the rows that probe; `meter` counts the pairs that each query compares."""
+        self._loaded, self._rows, self._meter = loaded, rows, meter
+        self._search = None if loaded.search is None else PairSearch(loaded.search, rows, meter)
         times = [(get_event_times(rows, name), loaded.max_ranges[name]) for name in loaded.probe_relations]
         self._max_times = np.maximum.reduce([event_times for event_times, _ in times])
         self._time_limits = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
         self._keys = [combine_chunks(rows.evaluate(left)) for left, _ in loaded.probe.keys]
+        self._looked_up_pairs = 0
+
+    @property
+    def pair_count(self) -> int:
+        """The pairs of probe and stored rows that were compared so far."""
+        return self._looked_up_pairs + (0 if self._search is None else self._search.pair_count)
 
     @property
     def time_span(self) -> tuple[int, int]:
         """The least and the greatest event time of possible matches."""
         return int(self._max_times.min()) - self._loaded.max_ranges[self._loaded.build_relations[0]], int(self._time_limits.max())
 
-    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps, meter: BudgetMeter) -> Iterator[RowPairs]:
+    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps) -> Iterator[RowPairs]:
         """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are those of the stored rows."""
         relation, before = self._loaded.build_relations[0], self._loaded.probe.before_batch
         limits = PairLimits(
@@ -69,8 +68,11 @@ class Prober:
         )
         if before is not None and segment.ref.newest_batch >= before:
             limits = replace(limits, insert_batches=segment.rows.insert_batch, before_batch=before)
-        candidates = self._find_candidates(segment.indexes, segment.rows.row_count)
-        meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
+        if self._search is not None:
+            return self._search.find_pairs(segment.indexes, sets, limits)
+        candidates = search_hashes(segment.indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
+        self._meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
+        self._looked_up_pairs += candidates.pair_count
         return index.find_pairs(candidates, self._rows.sets, sets, limits)
 
     def join_pairs(self, pairs: RowPairs, stored: JoinedRows, delta_masks: Bitmasks) -> JoinedRows:
@@ -92,17 +94,8 @@ class Prober:
                         bits,
                         rows.sets,
                     )
-        any_fails = rows.clear_failing(loaded.conditions)
+        any_fails = rows.clear_failing(loaded.conditions if self._search is None else self._search.checks)
         return rows.restrict_sets(rows.sets) if loaded.window_groups or any_fails else rows
-
-    def _find_candidates(self, indexes: RowIndexes, stored_count: int) -> Candidates:
-        """Return for each probe row the stored rows that a look-up yields."""
-        if self._keys:
-            return search_hashes(indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
-        if not self._loaded.bounds:
-            return pair_all_rows(self._rows.row_count, stored_count)
-        bounds = [(bound.operator, combine_chunks(self._rows.evaluate(bound.probe_value))) for bound in self._loaded.bounds]
-        return search_ranges(indexes.get_sorted_index(self._loaded.bounds[0].build_value), bounds)
 
 
 class SlidingJoinLevel:
@@ -115,6 +108,7 @@ class SlidingJoinLevel:
         self._loaded_plan, self._plan = state_store.loaded_plan, state_store.loaded_plan.plan
         self.probe_counts: dict[int, tuple[int, int]] = {}
         """Input rows and output rows of each probe, by its number."""
+        self.store_counts: defaultdict[int, StoreCounts] = defaultdict(StoreCounts)
 
     def run(self, routed_rows: Sequence[RoutedRows]) -> list[SegmentRef]:
         """Insert and probe the rows that arrived; return the segments that are retained."""
@@ -124,10 +118,12 @@ class SlidingJoinLevel:
             if address.level == self._level:
                 storing[address.store].append(rows)
             else:
+                self.store_counts[address.store].delayed += rows.row_count
                 self._outbox.send_rows(self._partition, address, rows)
         for probe_address, rows in select_routed(routed_rows, ProbeAddress):
             self._queue_probe(probe_address, rows, probing)
         for store, segments in storing.items():
+            self.store_counts[store].rows_in += sum(rows.row_count for rows in segments)
             self._state_store.insert_rows(store, segments)
         if self._level == 0:
             self._queue_stored_rows(storing, probing)
@@ -142,6 +138,8 @@ class SlidingJoinLevel:
         if self._loaded_plan.probe_specs[address.probe].level == self._level:
             probing[address.probe].append(rows)
         else:
+            store = self._loaded_plan.probe_specs[address.probe].store_number
+            self.store_counts[store].delayed += rows.row_count
             self._outbox.send_rows(self._partition, address, rows)
 
     def _queue_stored_rows(self, storing: dict[int, list[RowSegment]], probing: dict[int, list[RowSegment]]) -> None:
@@ -158,9 +156,13 @@ class SlidingJoinLevel:
         if not rows.row_count:
             return
         input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
-        for matches in self._find_matches(probe, Prober(loaded, rows), loaded.build_relations[0]):
+        prober, counts = Prober(loaded, rows, self._output.meter), self.store_counts[probe.store_number]
+        for matches in self._find_matches(probe, prober, loaded.build_relations[0]):
             output_rows += matches.row_count
+            counts.matches += matches.row_count
             self._forward_matches(probe, matches)
+        counts.probes += rows.row_count
+        counts.pairs += prober.pair_count
         self.probe_counts[probe.number] = (input_rows + rows.row_count, output_rows)
 
     def _find_matches(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[JoinedRows]:
@@ -180,7 +182,7 @@ class SlidingJoinLevel:
                 segment.ref, relation, first_time, last_time
             ):
                 continue
-            for pairs in prober.find_pairs(segment, sets, self._output.meter):
+            for pairs in prober.find_pairs(segment, sets):
                 deltas = segment.rows.get_delta_masks()[pairs.build_ids] if is_new else np.zeros(pairs.pair_count, np.uint64)
                 pending.append((RowPairs(pairs.probe_ids, pairs.build_ids + view.offsets[number], pairs.sets), deltas))
                 if sum(found.pair_count for found, _ in pending) >= index.MAX_PAIRS:
@@ -206,9 +208,7 @@ class SlidingJoinLevel:
         names = self._loaded_plan.find_needed_columns(relations, child.query_ids)
         address = ProbeAddress(child.number)
         if child.routing.kind is RoutingKind.BROADCAST:
-            packed = pack_rows(rows, names)
-            for target in range(self._job.partitions):
-                self._outbox.send_rows(target, address, packed)
+            self._outbox.broadcast_rows(address, pack_rows(rows, names))
         else:
             for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partition_map):
                 self._outbox.send_rows(target, address, pack_rows(target_rows, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from headrace.engine.joins.routing import take_share
 from headrace.engine.joins.segment import RowSegment, build_indexes, concat_segments, get_event_times, view_columns
 from headrace.engine.joins.segment_compaction import SegmentExtent, group_segments
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_bitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_bitmaps, translate_sets
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.query_bits import BitTranslation, find_bit_at, translate_bits
 from headrace.planner.shared_plan import Backfill
 
 _COMBINE_ROWS = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
@@ -76,6 +77,7 @@ class JoinStateStore:
         self.old_refs = [*stored, *self._repartitioned_refs]
         self.new_refs = [ref for ref in forwarded if ref.newest_batch == job.batch]
         self._loaded_segments: dict[tuple[str, int], LoadedSegment] = {}
+        self._translations: dict[int, BitTranslation] = {}
         self._views: dict[int, StateView] = {}
         if self._origin.is_moved and level == 0:
             self._repartition_segments(own_refs)
@@ -109,32 +111,41 @@ class JoinStateStore:
         return rows.with_columns({name: self.loaded_plan.column_types[name] for name in names}), index_cache
 
     def _translate_sets(self, segment: RowSegment, ref: SegmentRef) -> QueryBitmaps:
-        """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
-        sets = resize_bitmaps(segment.sets, self.loaded_plan.set_width)
-        newer_queries = [
-            query for query in self.loaded_plan.plan.queries if self._job.first_batches[query.id] > segment.bitmap_version
-        ]
+        """Translate query-sets to the current bits: a bit may have stood for another query when the row was inserted."""
+        queries, width, version = self.loaded_plan.plan.queries, self.loaded_plan.set_width, segment.bitmap_version
+        newer_queries = [query for query in queries if self._job.first_batches[query.id] > version]
         first_batches = self.loaded_plan.plan.used_since.get(ref.store, {})
         rejoined = [(query_id, first_batch) for query_id, first_batch in first_batches.items() if first_batch > ref.oldest_batch]
-        if not newer_queries and not rejoined:
-            return sets
-        translated = sets.copy()
+        translation = self._get_translation(version)
+        if translation.keeps(query.bit for query in queries) and not rejoined:
+            return resize_bitmaps(segment.sets, width)
+        translated = translate_sets(segment.sets, translation, width)
         for query in newer_queries:
-            bits = self.loaded_plan.make_query_bitmap([query.id])
-            translated &= ~bits
             for backfill in query.backfills if not first_batches else ():
                 if ref.spans[0][0] == backfill.relation:
-                    translated[self._mask_backfilled_rows(segment, sets, backfill, query)] |= bits
+                    bits = self.loaded_plan.make_query_bitmap([query.id])
+                    translated[self._mask_backfilled_rows(segment, backfill, query)] |= bits
         for query_id, first_batch in rejoined:
             translated[segment.get_insert_batches() < first_batch] &= ~self.loaded_plan.make_query_bitmap([query_id])
         return translated
 
-    def _mask_backfilled_rows(
-        self, segment: RowSegment, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin
-    ) -> npt.NDArray[np.bool_]:
+    def _get_translation(self, version: int) -> BitTranslation:
+        """Return the translation of query-sets that a batch defined: of the queries that were live in it."""
+        if version not in self._translations:
+            queries = self.loaded_plan.plan.queries
+            then = {
+                query.id: find_bit_at(query.bit, query.former_bits, version)
+                for query in queries
+                if self._job.first_batches[query.id] <= version
+            }
+            self._translations[version] = translate_bits(then, {query.id: query.bit for query in queries})
+        return self._translations[version]
+
+    def _mask_backfilled_rows(self, segment: RowSegment, backfill: Backfill, borrower: NormalizedJoin) -> npt.NDArray[np.bool_]:
         """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
         is_seen = segment.get_insert_batches() >= backfill.first_batch
-        return mask_bit(sets, backfill.bit) & is_seen & (get_event_times(segment, backfill.relation) >= borrower.since)
+        bit = find_bit_at(backfill.bit, backfill.former_bits, segment.bitmap_version)
+        return mask_bit(segment.sets, bit) & is_seen & (get_event_times(segment, backfill.relation) >= borrower.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -178,14 +189,17 @@ class JoinStateStore:
         """Return whether a row that is not late could still match a row of a segment."""
         relations = {name for name, *_ in ref.spans}
         for query in self.loaded_plan.plan.queries:
-            if relations <= set(query.inputs) and self._get_first_batch(query) <= ref.newest_batch:
+            if relations <= set(query.inputs) and self._get_first_batch(query, relations) <= ref.newest_batch:
                 watermark = self._get_watermark(query)
                 if watermark == MIN_TIME or (watermark != MAX_TIME and self._is_within_retention(ref, query, watermark)):
                     return True
         return False
 
-    def _get_first_batch(self, query: NormalizedJoin) -> int:
-        return max((backfill.first_batch for backfill in query.backfills), default=self._job.first_batches[query.id])
+    def _get_first_batch(self, query: NormalizedJoin, relations: Iterable[str]) -> int:
+        """Return the first batch of which a query sees stored rows of some relations."""
+        first_batches = {backfill.relation: backfill.first_batch for backfill in query.backfills}
+        own = self._job.first_batches[query.id]
+        return max(first_batches.get(relation, own) for relation in relations)
 
     def _is_within_retention(self, ref: SegmentRef, query: NormalizedJoin, watermark: int) -> bool:
         return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)

@@ -3,12 +3,12 @@
 In one round each query has at most one window, and rows are pushed along the paths of all queries. Rows carry the queries in
 whose window they lie, and a pair survives while the query-sets of its rows intersect. So each pair of rows is found once,
 regardless of the number of queries and windows that contain it. A second round is only needed where two windows of one query
-close in the same micro-batch. A step with equalities uses a hash join; a step without uses the range search of
-`joins/index.py`.
+close in the same micro-batch. A step with equalities uses a hash join; a step without uses the search of
+`joins/pair_search.py`.
 
-Rounds are numbered backwards from the last window that closes, so that all partitions agree on them. Where keys change, rows
-are forwarded to the next level, after another shuffle of the same job; that level has only the rows that the level before
-forwarded.
+Rounds are numbered backwards from the last window that closes, so that all partitions agree on them. Where keys change, and where
+one side is copied to all partitions, rows are forwarded to the next level, after another shuffle of the same job; that level has
+only the rows that the level before forwarded.
 """
 
 from __future__ import annotations
@@ -22,38 +22,47 @@ import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins.index import (
-    RangeSearch,
-    ResidualPredicates,
     RowIndexes,
     RowPairs,
     find_pairs,
     is_exact_key,
     keep_equal_keys,
-    plan_searches,
     search_hashes,
 )
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelection
 from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
+from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
 from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps, translate_sets
 from headrace.engine.stage_messages import LevelMessage
-from headrace.model.expression import TRUE, Expression
+from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
-from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
+from headrace.planner.join.window_join_plan import StepExchange, WindowJoinChain, WindowJoinLeaf, WindowJoinStep
+from headrace.planner.query_bits import BitTranslation
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSlice:
-    """Rows of a slice of a join buffer in this partition, with the stream, keys and slot of the buffer."""
+    """Rows of a slice of a join buffer in this partition, with the stream, keys and slot of the buffer.
+
+    `translation` is from the bits in their query-sets to those of now, if these differ.
+    """
 
     stream: str
     keys: tuple[Expression, ...]
     slot: int
     start: int
     rows: RowSegment
+    translation: BitTranslation | None = None
+
+    def get_sets(self, width: int) -> QueryBitmaps:
+        """Return the query-sets of the rows in the bits of now."""
+        if self.translation is None:
+            return resize_bitmaps(self.rows.sets, width)
+        return translate_sets(self.rows.sets, self.translation, width)
 
 
 class BufferedLeaves:
@@ -64,8 +73,8 @@ class BufferedLeaves:
         self._slices, self._joiners, self._window_ends, self._set_width = slices, joiners, ends, width
         self._rows_by_leaf: dict[WindowJoinLeaf, JoinedRows | None] = {}
 
-    def get_rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
-        """Return the rows of a leaf with their query-sets; None if there are none."""
+    def get_rows(self, leaf: WindowJoinLeaf, _: StepExchange) -> JoinedRows | None:
+        """Return the rows of a leaf in this partition with their query-sets; None if there are none."""
         if leaf not in self._rows_by_leaf:
             self._rows_by_leaf[leaf] = self._collect_rows(leaf)
         return self._rows_by_leaf[leaf]
@@ -85,7 +94,7 @@ class BufferedLeaves:
             if not bits:
                 continue
             stored = buffer_slice.rows
-            sets = resize_bitmaps(stored.sets, self._set_width) & make_bitmap(bits, self._set_width)
+            sets = buffer_slice.get_sets(self._set_width) & make_bitmap(bits, self._set_width)
             row_ids = join_kernels.find_live_rows(sets)
             if row_ids.size:
                 # A later epoch may have added columns, for queries without a window over this slice: they are NULL.
@@ -99,7 +108,8 @@ class BufferedLeaves:
         return view_segments(selected, self._set_width, {**types, present: pa.bool_()}) if selected else None
 
 
-LeafLookup = Callable[[WindowJoinLeaf], JoinedRows | None]
+Conditions = Mapping[Expression, QueryBitmaps]
+LeafLookup = Callable[[WindowJoinLeaf, StepExchange], JoinedRows | None]
 ForwardedRows = Mapping[StepAddress, Sequence[RowSegment]]
 
 
@@ -114,7 +124,7 @@ class JoinRound:
         self._window_ends = {joiner.bit: end for joiner, end in window_ends.items()}
         self._get_leaf_rows, self._output = get_leaf_rows, output
         self._matched_sets: dict[JoinPath, QueryBitmaps] = {}
-        self._indexes: dict[WindowJoinLeaf, RowIndexes] = {}
+        self._indexes: dict[tuple[WindowJoinLeaf, StepExchange], RowIndexes] = {}
         self.row_counts: dict[tuple[int, int], int] = {}
         """Rows that reached the end of a path, by the first query on it and its length."""
         self._level = 0
@@ -124,7 +134,7 @@ class JoinRound:
         self._level = level
         if level == 0:
             for leaf in dict.fromkeys(joiner.chain.first_leaf for joiner in self._joiners):
-                rows = self._get_leaf_rows(leaf)
+                rows = self._get_leaf_rows(leaf, StepExchange.KEYS)
                 if rows is not None:
                     self._push_rows((leaf,), rows)
         by_path: dict[JoinPath, list[RowSegment]] = defaultdict(list)
@@ -163,16 +173,21 @@ class JoinRound:
                 self._join_step(path, step, restricted)
 
     def _forward_rows(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
-        """Send joined rows to the partitions of the keys of the next step."""
+        """Send joined rows to the partitions of the next step."""
         names = sorted(frozenset().union(*(joiner.list_columns(joiner.path[:depth]) for joiner in joiners)))
         address, outbox = StepAddress(joiners[0].live.id, depth, self._round_number), self._output.outbox
-        targets = find_partitions(step.left_keys, rows, outbox.sender, outbox.partitions)
-        for target, target_rows in split_rows(rows, targets, outbox.partitions.count):
-            outbox.send_rows(target, address, pack_rows(target_rows, names))
+        if step.exchange is StepExchange.COPY_LEAF:
+            outbox.send_rows(outbox.sender, address, pack_rows(rows, names))
+        elif step.exchange is StepExchange.COPY_ROWS:
+            outbox.broadcast_rows(address, pack_rows(rows, names))
+        else:
+            targets = find_partitions(step.left_keys, rows, outbox.sender, outbox.partitions)
+            for target, target_rows in split_rows(rows, targets, outbox.partitions.count):
+                outbox.send_rows(target, address, pack_rows(target_rows, names))
 
     def _join_step(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows) -> None:
         reached = (*path, step)
-        build = self._get_leaf_rows(step.leaf)
+        build = self._get_leaf_rows(step.leaf, _find_leaf_exchange(step))
         probe_matched = np.zeros_like(probe.sets) if step.kind is not JoinKind.INNER else probe.sets
         if build is not None:
             build_matched = self._matched_sets.setdefault(reached, np.zeros_like(build.sets)) if step.kind.keeps_right else None
@@ -209,37 +224,58 @@ class JoinRound:
 
     def _find_pairs(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
         """Yield matches, a bounded number at a time."""
-        residuals: ResidualPredicates = defaultdict(list)
-        for joiner in self._find_users(path):
-            residuals[joiner.residuals[len(path) - 2]].append(joiner.bit)
-        indexes = self._indexes.setdefault(step.leaf, RowIndexes(build.evaluate, build.row_count, {}))
+        indexes = self._indexes.setdefault(
+            (step.leaf, _find_leaf_exchange(step)), RowIndexes(build.evaluate, build.row_count, {})
+        )
+        joiners = self._find_users(path)
+        found = self._match_keys if step.left_keys else self._search_pairs
+        for pairs, conditions in found(joiners, len(path) - 2, step, probe, build, indexes):
+            if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
+                alive = join_kernels.find_live_rows(pairs.sets)
+                pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])  # noqa: PLW2901
+            if pairs.pair_count:
+                yield pairs
+
+    def _match_keys(
+        self,
+        joiners: Sequence[Joiner],
+        depth: int,
+        step: WindowJoinStep,
+        probe: JoinedRows,
+        build: JoinedRows,
+        indexes: RowIndexes,
+    ) -> Iterator[tuple[RowPairs, Conditions]]:
+        """Yield the pairs of a step whose keys are equal, and the conditions to evaluate on them."""
+        residuals: dict[Expression, list[int]] = defaultdict(list)
+        for joiner in joiners:
+            residuals[joiner.residuals[depth]].append(joiner.bit)
+        conditions = {residual: make_bitmap(bits, self._set_width) for residual, bits in residuals.items() if residual != TRUE}
         build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
         key_columns = [
             [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
             [combine_chunks(build.evaluate(key)) for key in build_keys],
         ]
-        if step.left_keys:
-            candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
-            searches = [RangeSearch(candidates, residuals)]
-        else:
-            searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
-        ids_by_bit = {joiner.bit: joiner.live.id for joiner in self._joiners}
-        for search in searches:
-            bits = [bit for residual_bits in search.residuals.values() for bit in residual_bits]
-            self._output.meter.add_pairs((ids_by_bit[bit] for bit in bits), search.candidates.pair_count)
-            users = make_bitmap(bits, self._set_width)
-            conditions = {
-                residual: make_bitmap(needing, self._set_width)
-                for residual, needing in search.residuals.items()
-                if residual != TRUE
-            }
-            for candidate_pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
-                pairs = candidate_pairs if is_exact_key(build_keys) else keep_equal_keys(candidate_pairs, *key_columns)
-                if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
-                    alive = join_kernels.find_live_rows(pairs.sets)
-                    pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])
-                if pairs.pair_count:
-                    yield pairs
+        candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
+        self._output.meter.add_pairs((joiner.live.id for joiner in joiners), candidates.pair_count)
+        users = make_bitmap([joiner.bit for joiner in joiners], self._set_width)
+        for pairs in find_pairs(candidates, probe.sets & users, build.sets):
+            yield pairs if is_exact_key(build_keys) else keep_equal_keys(pairs, *key_columns), conditions
+
+    def _search_pairs(
+        self,
+        joiners: Sequence[Joiner],
+        depth: int,
+        step: WindowJoinStep,
+        probe: JoinedRows,
+        build: JoinedRows,
+        indexes: RowIndexes,
+    ) -> Iterator[tuple[RowPairs, Conditions]]:
+        """Yield the pairs that queries compare at a step without equalities, and the conditions to evaluate on them."""
+        users = [StepUser(joiner.live.id, joiner.bit, tuple(split_conjuncts(joiner.residuals[depth]))) for joiner in joiners]
+        plan = plan_search(users, lambda name: split_joined_name(name)[0] == step.leaf.input_index, self._set_width)
+        search = PairSearch(plan, probe, self._output.meter)
+        for pairs in search.find_pairs(indexes, build.sets):
+            yield pairs, search.checks
 
     def _push_unmatched(self) -> None:
         """Push build-side rows without a match to the queries of RIGHT and FULL joins, steps in order."""
@@ -247,7 +283,7 @@ class JoinRound:
         for path in sorted(paths, key=len):
             step = path[-1]
             assert isinstance(step, WindowJoinStep)
-            build = self._get_leaf_rows(step.leaf)
+            build = self._get_leaf_rows(step.leaf, _find_leaf_exchange(step))
             if not step.kind.keeps_right or build is None or self._get_level(path) != self._level:
                 continue
             user_set = make_bitmap([joiner.bit for joiner in self._find_users(path)], self._set_width)
@@ -284,18 +320,18 @@ class WindowJoinLevel:
         for step_address, rows in select_routed(routed_rows, StepAddress):
             if step_address.query_id in by_query:
                 joined[step_address.round_number][step_address].append(rows)
-        leaves: dict[int, dict[LeafAddress, RowSegment]] = defaultdict(dict)
+        leaves: dict[int, dict[LeafAddress, list[RowSegment]]] = defaultdict(lambda: defaultdict(list))
         for leaf_address, rows in select_routed(routed_rows, LeafAddress):
             if leaf_address.query_id in by_query:
-                leaves[leaf_address.round_number][leaf_address] = rows
+                leaves[leaf_address.round_number][leaf_address].append(rows)
         for number in sorted({*joined, *leaves}, reverse=True):
             active = self._find_active(number)
             chains = {joiner.live.id: joiner.chain for joiner in active}  # of the join order version of this round's window
             leaf_rows = {
-                chains[address.query_id].steps[address.depth].leaf: view_segments([rows], self._set_width)
-                for address, rows in leaves[number].items()
+                _find_arrival(chains[address.query_id], address.depth, level): view_segments(segments, self._set_width)
+                for address, segments in leaves[number].items()
             }
-            self._run_round(level, number, active, leaf_rows.get, joined[number])
+            self._run_round(level, number, active, lambda *place, found=leaf_rows: found.get(place), joined[number])
         self._output.send_groups()
 
     def _run_round(
@@ -306,14 +342,16 @@ class WindowJoinLevel:
         for count_key, count in join_round.row_counts.items():
             before, rounds = self.row_counts.get(count_key, (0, 0))
             self.row_counts[count_key] = (before + count, rounds + 1)
-        forwarded_leaves: set[WindowJoinLeaf] = set()
+        forwarded_leaves: set[tuple[WindowJoinLeaf, StepExchange]] = set()
         for joiner in active:
-            step_level = 0
-            for index, step in enumerate(joiner.chain.steps):
-                step_level += step.repartitions
-                if step_level > level and step.leaf not in forwarded_leaves:
-                    forwarded_leaves.add(step.leaf)
-                    self._forward_leaf(LeafAddress(joiner.live.id, index, number), get_leaf_rows(step.leaf))
+            for depth, step_level in enumerate(joiner.chain.step_levels):
+                place = _find_arrival(joiner.chain, depth, level + 1)
+                if step_level > level and place not in forwarded_leaves:
+                    forwarded_leaves.add(place)
+                    leaf, exchange = place
+                    self._forward_leaf(
+                        LeafAddress(joiner.live.id, depth, number), exchange, get_leaf_rows(leaf, StepExchange.KEYS)
+                    )
 
     def _find_active(self, number: int) -> dict[Joiner, int]:
         """Return the joiners with a window in a round, with its end; at most one joiner per query."""
@@ -346,8 +384,26 @@ class WindowJoinLevel:
                     rounds.update((last - end) // joiner.ends.step for end in ends if before < end <= last)
         return sorted(rounds, reverse=True)
 
-    def _forward_leaf(self, address: LeafAddress, rows: JoinedRows | None) -> None:
-        """Forward the rows of a leaf to the next level of this partition."""
-        if rows is not None and rows.row_count:
-            names = [name for selection in rows.selections for name in selection.table.columns]
-            self._output.outbox.send_rows(self._output.outbox.sender, address, pack_rows(rows, names))
+    def _forward_leaf(self, address: LeafAddress, exchange: StepExchange, rows: JoinedRows | None) -> None:
+        """Forward the rows of a leaf to the next level: of this partition, or of those where a step needs them."""
+        if rows is None or not rows.row_count:
+            return
+        outbox = self._output.outbox
+        packed = pack_rows(rows, [name for selection in rows.selections for name in selection.table.columns])
+        if exchange is StepExchange.COPY_LEAF:
+            outbox.broadcast_rows(address, packed)
+        elif exchange is StepExchange.GATHER:
+            outbox.send_rows(int(find_partitions((), packed, outbox.sender, outbox.partitions)[0]), address, packed)
+        else:
+            outbox.send_rows(outbox.sender, address, packed)
+
+
+def _find_leaf_exchange(step: WindowJoinStep) -> StepExchange:
+    """Return how the rows of the leaf of a step come to their partition; by keys, if they are still where they were stored."""
+    return step.exchange if step.exchange.moves_leaf else StepExchange.KEYS
+
+
+def _find_arrival(chain: WindowJoinChain, depth: int, level: int) -> tuple[WindowJoinLeaf, StepExchange]:
+    """Return the leaf of a step, and how its rows come to a level: they only move to the level of the step."""
+    step = chain.steps[depth]
+    return step.leaf, _find_leaf_exchange(step) if chain.step_levels[depth] == level else StepExchange.KEYS

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 _jit = njit(cache=True, nogil=True, boundscheck=False)
+_inline = njit(cache=True, nogil=True, boundscheck=False, inline="always")
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # every product with a power of two has other upper six bits
 _POSITION_OF_PRODUCT = np.argsort(_DE_BRUIJN << np.arange(64, dtype=np.uint64) >> np.uint64(58))
@@ -22,6 +23,16 @@ def restrict_sets(codes, table, sets):
     for i in range(codes.size):
         for w in range(sets.shape[1]):
             sets[i, w] &= table[codes[i], w]
+
+
+@_jit
+def move_bits(sets, sources, targets, moved_sets):
+    """Set bit targets[k] in each row of `moved_sets` whose query-set has bit sources[k]; the widths may differ."""
+    for i in range(sets.shape[0]):
+        for k in range(sources.size):
+            word = sources[k] // 64
+            if word < sets.shape[1] and sets[i, word] >> np.uint64(sources[k] % 64) & np.uint64(1):
+                moved_sets[i, targets[k] // 64] |= np.uint64(1) << np.uint64(targets[k] % 64)
 
 
 @_jit
@@ -200,6 +211,168 @@ def group_rows_by_key(codes, count):
     return starts, order
 
 
+@_inline
+def _follow_chain(value, factors, operands, lows, highs, row):
+    """Return (value after all steps factor · value + operand, 0); where a step leaves its limits, (_, direction of the result).
+
+    A factor is −1, or a power of ten, whose operand is zero if it is not 1. Limits are checked without overflow.
+    """
+    for k in range(factors.size):
+        factor, operand = factors[k], operands[k, row]
+        overflow = 0
+        if factor == 1:
+            if operand > 0 and value > highs[k] - operand:
+                overflow = 1
+            elif operand < 0 and value < lows[k] - operand:
+                overflow = -1
+            else:
+                value = value + operand
+        elif factor == -1:
+            if value < 0 and operand > highs[k] + value:
+                overflow = 1
+            elif value > 0 and operand < lows[k] + value:
+                overflow = -1
+            else:
+                value = operand - value
+        elif value > highs[k] // factor:
+            overflow = 1
+        elif value < -(highs[k] // factor):
+            overflow = -1
+        else:
+            value = value * factor
+        if overflow != 0:
+            for later in range(k + 1, factors.size):
+                if factors[later] < 0:
+                    overflow = -overflow
+            return value, overflow
+    return value, 0
+
+
+@_inline
+def _is_after(value, factors, operands, lows, highs, threshold, falls, equal_is_after, row):
+    """Return whether a value lies after the place of a threshold in the order of the chain."""
+    result, overflow = _follow_chain(value, factors, operands, lows, highs, row)
+    if overflow != 0:
+        return (overflow > 0) != falls
+    if result == threshold:
+        return equal_is_after
+    return (result > threshold) != falls
+
+
+@_jit
+def narrow_ranges(
+    values, valid_count, factors, operands, lows, highs, thresholds, states, order, falls, is_less, is_strict, begins, ends
+):
+    """Narrow the range of each row to the positions whose chain compares with its threshold; return whether that is exact.
+
+    `values` are sorted up to `valid_count`; NaN is after them. A chain increases along them or, if it `falls`, decreases. It must
+    be less than the threshold (`is_less`) or greater, or equal if not `is_strict`. A row of state 0 has no matches (NULL), one of
+    state 2 keeps its range, since its chain or threshold may be NaN. The result is not exact where a range was kept, or may have
+    positions whose chain overflows. Each search starts at the place of the row before it: any `order` of the rows is correct, and
+    one in which their places ascend is fast.
+    """
+    is_exact = True
+    is_prefix = is_less != falls
+    equal_is_after = (is_less == is_strict) != falls
+    place = 0
+    for i in order:
+        if begins[i] >= ends[i]:
+            continue
+        if states[i] == 0:
+            ends[i] = begins[i]
+            continue
+        if states[i] == 2 or (falls and not is_less and valid_count < values.size):
+            is_exact = False
+            continue
+        threshold = thresholds[i]
+        low = 0
+        high = valid_count
+        at = place
+        step = 1
+        while at < high:
+            if _is_after(values[at], factors, operands, lows, highs, threshold, falls, equal_is_after, i):
+                high = at
+            else:
+                low = at + 1
+                at += step
+                step <<= 1
+        if low == 0:
+            at = high - 1
+            step = 1
+            while at >= low:
+                if _is_after(values[at], factors, operands, lows, highs, threshold, falls, equal_is_after, i):
+                    high = at
+                    at -= step
+                    step <<= 1
+                else:
+                    low = at + 1
+        while low < high:
+            middle = (low + high) >> 1
+            if _is_after(values[middle], factors, operands, lows, highs, threshold, falls, equal_is_after, i):
+                high = middle
+            else:
+                low = middle + 1
+        place = low
+        if is_prefix:
+            ends[i] = min(ends[i], low)
+        else:
+            begins[i] = max(begins[i], low)
+            if is_less:
+                ends[i] = min(ends[i], valid_count)
+        if factors.size > 0 and begins[i] < ends[i] and valid_count > 0:
+            end = begins[i] if is_prefix else min(ends[i], valid_count) - 1
+            if _follow_chain(values[end], factors, operands, lows, highs, i)[1] != 0:
+                is_exact = False
+    return is_exact
+
+
+@_jit
+def divide_ranges(begins, ends, users, sets, out_rows, out_ranges, out_sets):
+    """Divide the ranges of each row, one for each group of `users`, where they begin and end; return the number of pieces.
+
+    A piece (row, range, set) has the queries of the groups whose ranges contain it and of the row; groups have no query in
+    common. The ranges of one row do not overlap, and are in order. The output needs room for 2 · groups − 1 pieces for each row.
+    """
+    groups, words = users.shape
+    edges = np.empty(2 * groups, np.int64)
+    count = 0
+    for i in range(sets.shape[0]):
+        found = 0
+        for g in range(groups):
+            if begins[g, i] >= ends[g, i]:
+                continue
+            for w in range(words):
+                if users[g, w] & sets[i, w]:
+                    edges[found] = (np.int64(begins[g, i]) << 32) | (2 * g)
+                    edges[found + 1] = (np.int64(ends[g, i]) << 32) | (2 * g + 1)
+                    found += 2
+                    break
+        ordered = np.sort(edges[:found])
+        active = np.zeros(words, np.uint64)
+        depth = 0
+        place = np.int64(0)
+        for edge in ordered:
+            at = edge >> 32
+            if depth > 0 and at > place:
+                out_rows[count] = i
+                out_ranges[count, 0] = place
+                out_ranges[count, 1] = at
+                for w in range(words):
+                    out_sets[count, w] = active[w] & sets[i, w]
+                count += 1
+            place = at
+            group = (edge & 0xFFFFFFFF) >> 1
+            if edge & 1:
+                depth -= 1
+                for w in range(words):
+                    active[w] &= ~users[group, w]
+            else:
+                depth += 1
+                for w in range(words):
+                    active[w] |= users[group, w]
+    return count
+
+
 @_jit
 def find_pairs(
     ranges, order, sets, build_sets, in_order, low, high, times, batches, before, row, place, out_probe, out_build, out_sets
@@ -243,12 +416,80 @@ def find_pairs(
 
 
 @_jit
+def pair_where_true(masks, bits, sets, build_sets, low, high, times, batches, before, out_probe, out_build, out_sets):
+    """Find pairs of rows with intersecting query-sets, without the bits of conditions that do not hold; return their number.
+
+    masks[c, i · build rows + j] tells whether condition c holds for probe row i and build row j; its queries are bits[c]. Limits
+    are those of `find_pairs`.
+    """
+    count = 0
+    at = -1
+    words = sets.shape[1]
+    for i in range(sets.shape[0]):
+        needs_condition = True  # of all queries of the row
+        for w in range(words):
+            rest = sets[i, w]
+            for c in range(bits.shape[0]):
+                rest &= ~bits[c, w]
+            needs_condition = needs_condition and rest == 0
+        for j in range(build_sets.shape[0]):
+            at += 1
+            any_holds = not needs_condition
+            for c in range(bits.shape[0]):
+                any_holds = any_holds or masks[c, at]
+            if not any_holds:
+                continue
+            intersects = False
+            for w in range(words):
+                common = sets[i, w] & build_sets[j, w]
+                for c in range(bits.shape[0]):
+                    if not masks[c, at]:
+                        common &= ~bits[c, w]
+                out_sets[count, w] = common
+                intersects = intersects or common != 0
+            if not intersects or (times is not None and (times[j] < low[i] or times[j] > high[i])):
+                continue
+            if batches is not None and batches[j] >= before:
+                continue
+            out_probe[count] = i
+            out_build[count] = j
+            count += 1
+    return count
+
+
+@_jit
 def clear_outside_windows(one, two, one_range, two_range, bits, sets):
     """Clear the bits of pairs in which either time is older than the other by more than its range."""
     for i in range(one.size):
         if one[i] + one_range < two[i] or two[i] + two_range < one[i]:
             for w in range(sets.shape[1]):
                 sets[i, w] &= ~bits[w]
+
+
+@_jit
+def clear_failing(holds, bits, sets):
+    """Clear the bits of the rows for which a condition does not hold; return whether there are any."""
+    any_fails = False
+    for i in range(holds.size):
+        if not holds[i]:
+            any_fails = True
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]
+    return any_fails
+
+
+@_jit
+def find_users(sets, bits):
+    """Return the rows whose query-set has one of the bits."""
+    rows = np.empty(sets.shape[0], np.int64)
+    count = 0
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            if sets[i, w] & bits[w]:
+                rows[count] = i
+                count += 1
+                break
+    return rows[:count].copy()
 
 
 @_jit

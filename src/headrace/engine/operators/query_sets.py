@@ -17,6 +17,7 @@ from headrace.engine.operators.selection import find_segments
 from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.planner.predicate_index import TRUE_CODE, Dimension, derive_dimensions, evaluate_truth
+from headrace.planner.query_bits import BitTranslation
 
 QueryBitmaps = npt.NDArray[np.uint64]
 
@@ -48,6 +49,16 @@ def resize_bitmaps(sets: QueryBitmaps, width: int) -> QueryBitmaps:
     if sets.shape[1] > width:
         return np.ascontiguousarray(sets[:, :width])
     return np.concatenate([sets, np.zeros((len(sets), width - sets.shape[1]), np.uint64)], axis=1)
+
+
+def translate_sets(sets: QueryBitmaps, translation: BitTranslation, width: int) -> QueryBitmaps:
+    """Return query-sets of another time in the bits of now; `width` is that of the result, in words."""
+    unchanged = make_bitmap((bit for bit in translation.changelog_set if bit < width * 64), width)
+    translated = resize_bitmaps(sets, width) & unchanged
+    if translation.moved:
+        sources, targets = (np.array(bits, np.int64) for bits in zip(*translation.moved, strict=True))
+        join_kernels.move_bits(sets, sources, targets, translated)
+    return translated
 
 
 def estimate_selected_share(samples: Iterable[QueryBitmaps], bits: frozenset[int]) -> float | None:

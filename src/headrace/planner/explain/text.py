@@ -11,16 +11,18 @@ from typing import Any
 
 from headrace.model.expression import Column, Expression, column_names, substitute_columns
 from headrace.model.partition_map import PartitionMap
-from headrace.model.window import HopWindow, SessionWindow, format_duration
+from headrace.model.window import UNBOUNDED_LENGTH, HopWindow, SessionWindow, format_duration
+from headrace.plan.derived import UnitedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
 from headrace.planner.cost import estimate_shared_cost, estimate_standalone_costs
 from headrace.planner.explain.plan_graph import format_list, format_probe_conditions
 from headrace.planner.join.normalized_join import format_expression
+from headrace.planner.join.plan_comparison import PlanComparison, format_comparison
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
 from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
-from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.join.window_join_plan import StepExchange, WindowJoinLeaf, WindowJoinStep, build_chains
 from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
 from headrace.planner.shared_plan import (
     JoinBuffer,
@@ -37,9 +39,12 @@ _SHOWN_RANGES = 32
 _ROUTING_NOTES = {RoutingKind.BROADCAST: ", broadcast to every partition", RoutingKind.LOCAL: "", RoutingKind.STORED: ""}
 
 
-def explain_sliding_joins(plan: SlidingJoinPlan | None) -> list[str]:
-    """Return the lines; none without a plan."""
-    return _SlidingJoinExplanation.from_plan(plan).format_lines() if plan is not None else []
+def explain_sliding_joins(plan: SlidingJoinPlan | None, comparison: PlanComparison | None = None) -> list[str]:
+    """Return the lines: the plan, and the comparison by which it was chosen, if there was one; none without a plan."""
+    if plan is None:
+        return []
+    lines = _SlidingJoinExplanation.from_plan(plan).format_lines()
+    return lines if comparison is None else [*lines, *(f"  {line}" for line in format_comparison(comparison))]
 
 
 def describe_stores(plan: SlidingJoinPlan) -> dict[StoreSpec, tuple[str, frozenset[int]]]:
@@ -79,7 +84,9 @@ class _SlidingJoinExplanation:
             if store.until_batch is None
             else f"of batches {store.from_batch} to {store.until_batch - 1}"
         )
-        length = f", for {format_duration(self._find_longest_range(store))}" if store.relation.is_input else ""
+        longest = self._find_longest_range(store)
+        kept = "ever" if longest == UNBOUNDED_LENGTH else format_duration(longest)
+        length = f", for {kept}" if store.relation.is_input else ""
         used = f"used by {format_users(self._list_user_names(store))}"
         return (
             f"store {store.number} of {store.relation} {_format_store_partitioning(store)}{kind} · rows {life}{length} · {used}"
@@ -175,6 +182,7 @@ def explain(
     plans: Iterable[StreamPlan],
     joins: JoinStatistics | None = None,
     probes: SlidingJoinPlan | None = None,
+    comparison: PlanComparison | None = None,
 ) -> str:
     """Return the text; equal plans and statistics give equal texts."""
     names = {query.id: query.name for query in live}
@@ -191,7 +199,7 @@ def explain(
         for buckets in plan.join_buffers:
             lines += [f"  {line}" for line in format_join_buffer(buckets, names)]
     lines += _format_join_steps(live, names, joins or JoinStatistics())
-    lines += explain_sliding_joins(probes)
+    lines += explain_sliding_joins(probes, comparison)
     return "\n".join(lines) + "\n"
 
 
@@ -205,6 +213,8 @@ def _describe_origin(stream: str, live: Sequence[LiveQuery]) -> str:
     if makers:
         return f" (results of {format_list([query.name for query in makers])}: {_describe_query(makers[0].plan)})"
     unnested = next((candidate for query in live for candidate in query.unnested if candidate.name == stream), None)
+    if isinstance(unnested, UnitedStream):
+        return f" (rows of {format_list(unnested.bases)})"
     return "" if unnested is None else f" (elements of {unnested.list_expression} in {unnested.base})"
 
 
@@ -253,6 +263,13 @@ def _format_estimate(
     return f" · about {rows:,.0f} rows per window, cost {cost:,.0f} (model)"
 
 
+_EXCHANGES = {
+    StepExchange.COPY_LEAF: "{} copied to all partitions",
+    StepExchange.COPY_ROWS: "joined rows copied to all partitions",
+    StepExchange.GATHER: "in one partition",
+}
+
+
 def _format_measured_rows(
     path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
 ) -> str:
@@ -271,8 +288,8 @@ def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
         group = f", group {last.group}" if last.group else ""
         return f"{stream_names[last.input_index]} {_format_partition_keys(last.keys)}{group}"
     if not last.left_keys:
-        moves = " (repartitioned to one partition)" if last.repartitions else ""
-        return f"{last.kind.value} join with {stream_names[last.leaf.input_index]} without an equality{moves}"
+        name = stream_names[last.leaf.input_index]
+        return f"{last.kind.value} join with {name} without an equality ({_EXCHANGES[last.exchange].format(name)})"
     right = [f"{stream_names[last.leaf.input_index]}.{key}" for key in last.leaf.keys]
     keys = " and ".join(
         f"{_qualify_columns(left, stream_names)} = {key}" for left, key in zip(last.left_keys, right, strict=True)
@@ -282,7 +299,7 @@ def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
 
 
 def _format_partition_keys(keys: Sequence[Expression]) -> str:
-    return f"by {format_list([str(key) for key in keys])}" if keys else "in one partition"
+    return f"by {format_list([str(key) for key in keys])}" if keys else "spread evenly"
 
 
 def _qualify_columns(expression: Expression, stream_names: Mapping[int, str]) -> str:

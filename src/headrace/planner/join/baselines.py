@@ -20,23 +20,19 @@ def optimize_individually(
     *,
     storage_weight: float = STORAGE_WEIGHT,
     time_limit: float = 2.0,
+    budget: float = math.inf,
+    hop_weight: float = 0.0,
 ) -> tuple[JoinStrategy, ...]:
     """Return the best strategy for each query alone (integer program); without sharing, the total cost is the sum of theirs."""
     strategies = []
     for query in dict.fromkeys(queries):
-        candidate_orders = generate_candidates([query], cardinalities, tasks, storage_weight=storage_weight)
-        strategies.append(
-            build_strategy(
-                candidate_orders,
-                *solve_program(
-                    build_program(candidate_orders),
-                    candidate_orders,
-                    choose_greedily(candidate_orders),
-                    time_limit=time_limit,
-                    gap=0.0,
-                ),
-            )
+        candidate_orders = generate_candidates(
+            [query], cardinalities, tasks, storage_weight=storage_weight, budget=budget, hop_weight=hop_weight
         )
+        known = choose_greedily(candidate_orders)
+        program = build_program(candidate_orders)
+        choice, solved = solve_program(program, candidate_orders, known, time_limit=time_limit, gap=0.0)
+        strategies.append(build_strategy(candidate_orders, choice, solved))
     return tuple(strategies)
 
 
@@ -87,6 +83,7 @@ def _estimate_sent_rows(
             for k, store in enumerate(order.stores, 1):
                 copy_count = count_copies(store.relation, store.partitioned_by, prefix, plan.join_graph, tasks)
                 rows = cardinalities.estimate_sent(prefix, plan.join_graph) * copy_count
+                rows += cardinalities.estimate_pair_cost(prefix, store.relation, plan.join_graph)
                 prefix.append(store.relation)
                 result = plan.join_graph.subgraph(name for relation in prefix for name in relation.relations)
                 sent_rows[order.start, order.stores[:k], result] = rows

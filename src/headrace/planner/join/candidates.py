@@ -13,50 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count, product
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from headrace.planner.join.cost import CardinalityModel, RelationOrder
 from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
 from headrace.planner.join.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
 
 STORAGE_WEIGHT = 1.0  # storing a row costs as much as probing with one
-MAX_STEPS = 2000  # of all orders of a query, without partitionings
-MAX_PARTITIONINGS = 32  # of the stores of one order
+MAX_STEPS = 12_000  # of the orders of all queries, which share them equally
+_MAX_QUERY_STEPS = 2_500  # of the orders of one query
+_MIN_QUERY_STEPS = 100  # that a query may have, however many queries there are
 _ROUNDING_FACTOR = 1 - 1e-9  # tolerates rounding when costs are compared
-_SMALL_QUERY_INPUTS = 4  # queries of up to this many inputs are never restricted
 OrderTarget = tuple[JoinGraph, str]  # a join, and the starting input of an order that computes it
-
-
-def list_intermediates(query: JoinGraph) -> tuple[JoinGraph, ...]:
-    """Return the materializable joins of a query: connected proper subjoins of at least two inputs, small ones first."""
-    return tuple(part for part in _QueryGraph.from_query(query).parts.values() if 1 < len(part.relations) < len(query.relations))
-
-
-def enumerate_probe_orders(query: JoinGraph, start: str, *, use_intermediates: bool = True) -> Iterator[RelationOrder]:
-    """Yield all probe orders for rows of an input: every step joins, and no input is visited twice (CLASH, Algorithm 4).
-
-    With `use_intermediates`, a step may visit a materialized join instead of its inputs one by one.
-    """
-    query_graph = _QueryGraph.from_query(query)
-
-    def extend(prefix: RelationOrder, covered: int) -> Iterator[RelationOrder]:
-        if covered == query_graph.full_mask:
-            yield prefix
-        for mask in query_graph.find_joinable(covered):
-            if use_intermediates or query_graph.parts[mask].is_input:
-                yield from extend((*prefix, query_graph.parts[mask]), covered | mask)
-
-    yield from extend((input_relation(start),), 1 << query_graph.names.index(start))
-
-
-def find_partitionings(queries: Iterable[JoinGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
-    """Return the useful partitionings of the store of each input and of each materializable join.
-
-    These are its attributes in equalities to other relations, in any query that contains it; without such attributes, rows may
-    lie in any partition.
-    """
-    return _find_graph_partitionings(map(_QueryGraph.from_query, queries))
 
 
 def _find_graph_partitionings(query_graphs: Iterable[_QueryGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
@@ -74,15 +43,6 @@ def _iter_outgoing_attributes(query: JoinGraph, part: JoinGraph) -> Iterator[Att
         inside = [side for side in predicate.sides if side.relation in part.relations]
         if len(inside) == 1:
             yield from inside
-
-
-def enumerate_partitioned_stores(
-    order: RelationOrder, partitionings_by_relation: Mapping[JoinGraph, tuple[Attribute | None, ...]]
-) -> Iterator[tuple[PartitionedStore, ...]]:
-    """Yield the stores that an order visits, in all combinations of their partitionings."""
-    yield from product(
-        *([PartitionedStore(relation, attribute) for attribute in partitionings_by_relation[relation]] for relation in order[1:])
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +65,8 @@ class CandidateOrders:
 
     `last_steps` maps a target to the last steps of its orders, `paths` a step to all steps from the start including itself,
     `step_stores` a step to the number of its store, and `storage_costs` a store to its cost. `is_complete` says that no candidate
-    was left out that could be part of an optimal choice.
+    was left out that could be part of an optimal choice. `stored_rows` are the rows of each store, in all at most `budget`, and
+    `hop_costs` what each step of the orders of a query costs in addition, as a hop.
     """
 
     queries: tuple[JoinGraph, ...]
@@ -116,6 +77,13 @@ class CandidateOrders:
     step_stores: tuple[int, ...]
     storage_costs: tuple[float, ...]
     is_complete: bool
+    stored_rows: tuple[float, ...] = ()
+    budget: float = math.inf
+    hop_costs: Mapping[OrderTarget, float] = field(default_factory=dict)
+
+    def price_hops(self, target: OrderTarget, ending: int) -> float:
+        """Return what the hops of an order cost."""
+        return self.hop_costs.get(target, 0.0) * len(self.paths[ending])
 
     def get_order(self, ending: int) -> ProbeOrder:
         """Return the order with this last step."""
@@ -136,6 +104,9 @@ def generate_candidates(
     storage_weight: float = STORAGE_WEIGHT,
     materializable: Container[JoinGraph] | None = None,
     prune: bool = True,
+    max_steps: int = MAX_STEPS,
+    budget: float = math.inf,
+    hop_weight: float = 0.0,
 ) -> CandidateOrders:
     """Return the candidate orders of all queries and of all materializable joins (those in `materializable`, if given).
 
@@ -144,25 +115,19 @@ def generate_candidates(
     another store of that relation, and the copies saved are no fewer than the rows to keep that other store: moving the step, and
     all that follow it, to that store costs no more, even if the store is kept for this step alone.
 
-    Restriction of large queries may remove such candidates. Where orders have more than `MAX_STEPS` steps, from about six inputs
-    on, they visit only subjoins up to the size that this number allows; if inputs alone are too many, only the cheapest prefix is
-    extended of all prefixes that join the same inputs. There, and where the stores of an order have more than `MAX_PARTITIONINGS`
-    partitionings, rows are copied to all partitions only if they do not determine one.
+    Restriction of large queries may remove such candidates. All queries together have about `max_steps` steps, each an equal
+    share of them; a query that needs more is generated again under the next of `_RESTRICTIONS`, until it fits.
     """
     distinct_queries = tuple(dict.fromkeys(queries))
-    for query in distinct_queries:
-        if not query.is_connected():
-            raise ValueError(
-                f"the join of {query} is not connected: cross products are not supported, connect every input by a predicate"
-            )
     query_graphs = [_QueryGraph.from_query(query) for query in distinct_queries]
     partitionings_by_relation = _find_graph_partitionings(query_graphs)
     if prune and tasks == 1:
         partitionings_by_relation = dict.fromkeys(partitionings_by_relation, (None,))
     forest = _CandidateForest(cardinalities, tasks, storage_weight, materializable, prune)
     forest.add_stores(partitionings_by_relation)
+    share = max(_MIN_QUERY_STEPS, min(_MAX_QUERY_STEPS, max_steps // max(1, len(query_graphs))))
     for query_graph in query_graphs:
-        forest.add_orders(query_graph, MAX_STEPS if prune else math.inf)
+        forest.add_orders(query_graph, share if prune else math.inf)
     endings = {target: tuple(last_steps) for target, last_steps in forest.last_steps.items()}
     stores, storing = tuple(forest.storage_costs), tuple(forest.storage_costs.values())
     return CandidateOrders(
@@ -174,12 +139,35 @@ def generate_candidates(
         tuple(forest.step_stores),
         storing,
         not forest.restricted_queries,
+        tuple(cardinalities.estimate_stored(store.relation) for store in stores),
+        budget,
+        _weigh_hops(distinct_queries, cardinalities, hop_weight) if hop_weight else {},
     )
+
+
+def _weigh_hops(queries: Sequence[JoinGraph], cardinalities: CardinalityModel, weight: float) -> dict[OrderTarget, float]:
+    """Return the cost of a hop of the rows of each input, so that one hop of all rows of all queries costs `weight`."""
+    costs = {}
+    for query in queries:
+        shares = weigh_inputs(query, cardinalities)
+        costs.update({(query, start): weight * share / len(queries) for start, share in shares.items()})
+    return costs
+
+
+def weigh_inputs(query: JoinGraph, cardinalities: CardinalityModel) -> dict[str, float]:
+    """Return the fraction of the rows of a query that arrive at each of its inputs."""
+    arrivals = {name: cardinalities.estimate_arrivals(input_relation(name)) for name in sorted(query.relations)}
+    total = sum(arrivals.values()) or 1.0
+    return {name: rows / total for name, rows in arrivals.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _QueryGraph:
-    """The join graph of a query: inputs are bits, by name, and its connected parts are masks, small ones first."""
+    """The join graph of a query: inputs are bits, by name, and its connected parts are masks, small ones first.
+
+    A condition over several inputs connects each two of them. Where no condition connects some inputs with the others, there must
+    be a cross product, which may come at any step: each of them counts as connected with each of the others.
+    """
 
     query: JoinGraph
     names: tuple[str, ...]
@@ -192,9 +180,14 @@ class _QueryGraph:
         bit_of = {name: 1 << position for position, name in enumerate(names)}
         neighbours = dict.fromkeys(bit_of.values(), 0)
         for predicate in query.predicates:
-            first, second = bit_of[predicate.relations[0]], bit_of[predicate.relations[1]]
-            neighbours[first] |= second
-            neighbours[second] |= first
+            between = sum(bit_of[name] for name in predicate.relations)
+            for name in predicate.relations:
+                neighbours[bit_of[name]] |= between & ~bit_of[name]
+        components = query.list_components()
+        for component in components if len(components) > 1 else ():
+            others = sum(bit for name, bit in bit_of.items() if name not in component)
+            for name in component:
+                neighbours[bit_of[name]] |= others
         layer = list(neighbours)
         while layer:
             layer = _grow_connected_masks(layer, neighbours)
@@ -210,22 +203,6 @@ class _QueryGraph:
         border = self.neighbours[covered]
         return [mask for mask in self.parts if mask & border and not mask & covered]
 
-    def count_steps(self, size: int) -> int:
-        """Return the number of steps of all orders that visit parts of at most `size` inputs, without partitionings."""
-        steps_after = dict.fromkeys(self.parts, 0)
-        for covered in reversed(self.parts):
-            steps_after[covered] = sum(
-                1 + steps_after[covered | mask] for mask in self.find_joinable(covered) if mask.bit_count() <= size
-            )
-        return sum(steps_after[1 << position] for position in range(len(self.names)))
-
-    def limit_part_size(self, max_steps: float) -> int:
-        """Return the largest part size (at least 1) for which orders have at most `max_steps` steps."""
-        input_count = len(self.names)
-        if input_count <= _SMALL_QUERY_INPUTS:
-            return input_count
-        return next((size for size in range(input_count, 1, -1) if self.count_steps(size) <= max_steps), 1)
-
 
 def _grow_connected_masks(layer: list[int], neighbours: dict[int, int]) -> list[int]:
     """Return the connected masks with one more input, and record their neighbours."""
@@ -239,6 +216,35 @@ def _grow_connected_masks(layer: list[int], neighbours: dict[int, int]) -> list[
                 neighbours[mask | bit] = (neighbours[mask] | neighbours[bit]) & ~(mask | bit)
                 larger.append(mask | bit)
     return larger
+
+
+@dataclass(frozen=True, slots=True)
+class _Restriction:
+    """A restriction of the orders of a query.
+
+    They visit parts of at most `part_size` inputs; of the prefixes that cover the same inputs, the `prefix_count` cheapest are
+    extended; and each step has at most `store_count` stores of its relation to choose from.
+    """
+
+    part_size: float = math.inf
+    prefix_count: float = math.inf
+    store_count: float = math.inf
+
+
+_RESTRICTIONS = (
+    _Restriction(),
+    _Restriction(math.inf, 8, 2),
+    _Restriction(3, 8, 2),
+    _Restriction(2, 8, 2),
+    _Restriction(2, 2, 2),
+    _Restriction(1, 8, 2),
+    _Restriction(1, 1, 2),
+    _Restriction(1, 1, 1),
+)
+
+
+class _TooManyStepsError(ValueError):
+    """A query has more steps than its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +267,12 @@ class _Extension:
             return self.stores
         return [entry for entry in self.stores if entry[2] == 1] or self.stores
 
+    def restrict_stores(self, count: float) -> _Extension:
+        """Return the extension with at most `count` stores: the first that takes one copy, and the most useful of the others."""
+        if len(self.stores) <= count:
+            return self
+        return replace(self, stores=tuple(sorted(self.stores, key=lambda entry: entry[2] > 1)[: int(count)]))
+
 
 def _round_cost(cost: float) -> float:
     """Return a figure without its last digits.
@@ -273,11 +285,34 @@ def _round_cost(cost: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """The prefix of an order; `last_steps` has one step for each partitioning of its stores (the start, if there is no step)."""
+    """The prefix of an order; `last_steps` has one step for each partitioning of its stores (the start, if there is no step).
+
+    `costs` are those of all steps up to each of the last ones.
+    """
 
     order: RelationOrder
     last_steps: tuple[int | str, ...]
-    cost: float
+    costs: tuple[float, ...]
+
+    def select(self, positions: Sequence[int]) -> _Prefix:
+        """Return the prefix with some of its last steps."""
+        return _Prefix(self.order, tuple(self.last_steps[k] for k in positions), tuple(self.costs[k] for k in positions))
+
+
+def _keep_cheapest(group: Sequence[_Prefix], count: float) -> Sequence[_Prefix]:
+    """Return prefixes with, in all, the `count` cheapest last steps."""
+    if sum(len(prefix.last_steps) for prefix in group) <= count:
+        return group
+    ranked = sorted((cost, k, j) for k, prefix in enumerate(group) for j, cost in enumerate(prefix.costs))[: int(count)]
+    kept: dict[int, list[int]] = {}
+    for _, k, j in ranked:
+        kept.setdefault(k, []).append(j)
+    return [
+        replace(
+            group[k], last_steps=tuple(group[k].last_steps[j] for j in chosen), costs=tuple(group[k].costs[j] for j in chosen)
+        )
+        for k, chosen in sorted(kept.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,58 +349,73 @@ class _CandidateForest:
                 self.storage_costs.update((store, cost) for _, store in self.stores[relation])
 
     def add_orders(self, query_graph: _QueryGraph, max_steps: float) -> None:
-        """Add the orders of a query and of its parts, with at most `max_steps` steps if a restriction achieves that."""
-        size = query_graph.limit_part_size(max_steps)
-        if size < len(query_graph.names):
-            self.restricted_queries.add(query_graph.query)
-        extensions = {covered: list(self._iter_extensions(query_graph, covered, size)) for covered in query_graph.parts}
-        cheapest_only = size == 1 and query_graph.count_steps(size) > max_steps
-        for start in query_graph.names:
-            self._add_orders_from(start, query_graph, extensions, cheapest_only)
-
-    def _add_orders_from(
-        self, start: str, query_graph: _QueryGraph, extensions: Mapping[int, Sequence[_Extension]], cheapest_only: bool
-    ) -> None:
-        prefixes: dict[int, list[_Prefix]] = {covered: [] for covered in query_graph.parts}
-        prefixes[1 << query_graph.names.index(start)].append(_Prefix((input_relation(start),), (start,), 0.0))
-        # in order of size: all prefixes of a set are known when it is visited
-        for covered, group in prefixes.items():
-            for prefix in [min(group, key=lambda each: each.cost)] if cheapest_only and group else group:
-                sent = (
-                    _round_cost(self.cardinalities.estimate_sent(prefix.order, query_graph.parts[covered]))
-                    if extensions[covered]
-                    else 0.0
+        """Add the orders of a query and of its parts: all of them, or as many as `max_steps` steps allow."""
+        extensions = {covered: list(self._iter_extensions(query_graph, covered)) for covered in query_graph.parts}
+        known_steps = len(self.steps)
+        for restriction in _RESTRICTIONS:
+            is_last = restriction is _RESTRICTIONS[-1]
+            try:
+                self._add_restricted_orders(
+                    query_graph, extensions, restriction, math.inf if is_last else known_steps + max_steps
                 )
-                for extension in extensions[covered]:
-                    prefixes[covered | extension.mask].append(
-                        self._extend_prefix(start, query_graph.query, prefix, extension, sent)
-                    )
+            except _TooManyStepsError:
+                self._drop_steps(known_steps)
+                self.restricted_queries.add(query_graph.query)
+            else:
+                return
 
-    def _extend_prefix(self, start: str, query: JoinGraph, prefix: _Prefix, extension: _Extension, sent: float) -> _Prefix:
-        stores = self._select_stores(query, prefix, extension, sent)
-        heads = tuple(
-            self._add_step(start, last_step, number, store, extension, copies * sent)
-            for last_step in prefix.last_steps
-            for number, store, copies in stores
-        )
-        cost = prefix.cost + sent * min(copies for _, _, copies in stores)
-        return _Prefix((*prefix.order, extension.relation), heads, cost)
+    def _drop_steps(self, count: int) -> None:
+        """Drop all steps but the first `count`."""
+        while len(self.steps) > count:
+            step = self.steps.pop()
+            self.paths.pop()
+            self.step_stores.pop()
+            self.step_numbers.popitem()
+            target = (step.result, step.start)
+            self.last_steps[target].pop()
+            if not self.last_steps[target]:
+                del self.last_steps[target]
 
-    def _select_stores(
-        self, query: JoinGraph, prefix: _Prefix, extension: _Extension, sent: float
-    ) -> Sequence[tuple[int, PartitionedStore, int]]:
-        if not self.prune:
-            return extension.stores
-        stores = extension.select_stores((self.task_count - 1) * sent)
-        if len(prefix.last_steps) * len(stores) > (1 if query in self.restricted_queries else MAX_PARTITIONINGS):
-            self.restricted_queries.add(query)
-            return extension.select_stores(math.inf)
-        return stores
+    def _add_restricted_orders(
+        self, query_graph: _QueryGraph, extensions: Mapping[int, Sequence[_Extension]], restriction: _Restriction, limit: float
+    ) -> None:
+        allowed = {
+            covered: [
+                extension.restrict_stores(restriction.store_count)
+                for extension in following
+                if extension.mask.bit_count() <= restriction.part_size
+            ]
+            for covered, following in extensions.items()
+        }
+        for start in query_graph.names:
+            prefixes: dict[int, list[_Prefix]] = {covered: [] for covered in query_graph.parts}
+            prefixes[1 << query_graph.names.index(start)].append(_Prefix((input_relation(start),), (start,), (0.0,)))
+            # in order of size: all prefixes of a set are known when it is visited
+            for covered, group in prefixes.items():
+                if not allowed[covered]:
+                    continue
+                for prefix in _keep_cheapest(group, restriction.prefix_count):
+                    sent = _round_cost(self.cardinalities.estimate_sent(prefix.order, query_graph.parts[covered]))
+                    for extension in allowed[covered]:
+                        pairs = self.cardinalities.estimate_pair_cost(prefix.order, extension.relation, query_graph.query)
+                        extended = self._extend_prefix(start, prefix, extension, sent, _round_cost(pairs))
+                        prefixes[covered | extension.mask].append(extended)
+                        if len(self.steps) > limit:
+                            raise _TooManyStepsError
 
-    def _iter_extensions(self, query_graph: _QueryGraph, covered: int, size: int) -> Iterator[_Extension]:
+    def _extend_prefix(self, start: str, prefix: _Prefix, extension: _Extension, sent: float, pairs: float) -> _Prefix:
+        stores = extension.select_stores((self.task_count - 1) * sent) if self.prune else extension.stores
+        heads, costs = [], []
+        for last_step, cost in zip(prefix.last_steps, prefix.costs, strict=True):
+            for number, store, copies in stores:
+                heads.append(self._add_step(start, last_step, number, store, extension, copies * sent + pairs))
+                costs.append(cost + copies * sent + pairs)
+        return _Prefix((*prefix.order, extension.relation), tuple(heads), tuple(costs))
+
+    def _iter_extensions(self, query_graph: _QueryGraph, covered: int) -> Iterator[_Extension]:
         for mask in query_graph.find_joinable(covered):
             relation, result = query_graph.parts[mask], query_graph.parts[covered | mask]
-            if mask.bit_count() > size or relation not in self.stores:
+            if relation not in self.stores:
                 continue
             known_attributes = {
                 side
@@ -416,12 +466,38 @@ def collect_steps_and_stores(candidate_orders: CandidateOrders, choice: OrderCho
     return steps, {candidate_orders.step_stores[number] for number in steps}
 
 
+def find_choice(candidate_orders: CandidateOrders, strategy: JoinStrategy) -> OrderChoice | None:
+    """Return a strategy as a choice; None if some of its orders are no candidates."""
+    endings = {
+        (target, candidate_orders.get_order(ending)): ending
+        for target, last_steps in candidate_orders.last_steps.items()
+        for ending in last_steps
+    }
+    choice: OrderChoice = {}
+    for plan in (*strategy.query_plans, *strategy.materialized_plans):
+        for order in plan.probe_orders if not plan.join_graph.is_input else ():
+            ending = endings.get(((plan.join_graph, order.start), order))
+            if ending is None:
+                return None
+            choice[plan.join_graph, order.start] = ending
+    return choice
+
+
 def price_choice(candidate_orders: CandidateOrders, choice: OrderChoice) -> tuple[float, float]:
     """Return the cost of a choice in rows sent to probe and rows sent to be stored; every step and store counts once."""
     steps, stores = collect_steps_and_stores(candidate_orders, choice)
     return sum(candidate_orders.steps[number].cost for number in sorted(steps)), sum(
         candidate_orders.storage_costs[number] for number in sorted(stores)
     )
+
+
+def price_objective(candidate_orders: CandidateOrders, choice: OrderChoice) -> float:
+    """Return what is minimized: rows sent to probe and to be stored, and weighted hops; infinite above the storage budget."""
+    _, stores = collect_steps_and_stores(candidate_orders, choice)
+    if candidate_orders.budget != math.inf and sum(candidate_orders.stored_rows[k] for k in stores) > candidate_orders.budget:
+        return math.inf
+    hops = sum(candidate_orders.price_hops(target, ending) for target, ending in choice.items())
+    return sum(price_choice(candidate_orders, choice)) + hops
 
 
 def build_strategy(candidate_orders: CandidateOrders, choice: OrderChoice, solved: SolverReport) -> JoinStrategy:

@@ -2,29 +2,24 @@
 
 It starts with the cheapest order of every query and input, counts shared steps and stores once, and then reconsiders each order:
 is another one cheaper, given all the others? Then it tries every store of a join that is not materialized: would its users save
-more than it costs?
+more than it costs? It stops where it is after `MAX_COMPARISONS` orders.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.planner.join.candidates import (
-    STORAGE_WEIGHT,
     CandidateOrders,
     OrderChoice,
     OrderTarget,
-    build_strategy,
-    generate_candidates,
     list_targets,
 )
-from headrace.planner.join.cost import CardinalityModel
-from headrace.planner.join.join_graph import JoinGraph
-from headrace.planner.join.strategy import JoinStrategy, SolverReport
 
 MAX_ROUNDS = 4  # passes over all orders
+MAX_COMPARISONS = 300_000  # orders whose cost is estimated
 _ROUNDING_FACTOR = 1 - 1e-9  # another order must be cheaper by more than rounding errors
 _MIN_CHANGE = 1e-6  # rows; smaller changes are rounding errors
 
@@ -51,17 +46,11 @@ def improve_choice(
     return state.to_choice()
 
 
-def optimize_greedily(
-    queries: Sequence[JoinGraph], cardinalities: CardinalityModel, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
-) -> JoinStrategy:
-    """Return the greedy strategy for queries."""
-    candidate_orders = generate_candidates(queries, cardinalities, tasks, storage_weight=storage_weight)
-    return build_strategy(candidate_orders, choose_greedily(candidate_orders), SolverReport("greedy", 1.0))
-
-
 @dataclass(frozen=True, slots=True)
 class _GreedyState:
     """The chosen orders, and use counts of each step, store and target; each change returns its cost.
+
+    `comparisons` counts the orders whose cost was estimated.
 
     Targets have numbers here, as steps and stores do, because they are looked up very often.
     """
@@ -76,6 +65,13 @@ class _GreedyState:
     step_uses: list[int]
     store_uses: list[int]
     target_uses: list[int]
+    hop_costs: tuple[float, ...]  # of a step of the orders of each target
+    comparisons: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether as many orders were compared as the effort allows."""
+        return self.comparisons[0] >= MAX_COMPARISONS
 
     @staticmethod
     def from_candidates(candidate_orders: CandidateOrders) -> _GreedyState:
@@ -99,6 +95,7 @@ class _GreedyState:
             steps,
             stores,
             wanted,
+            tuple(candidate_orders.hop_costs.get(target, 0.0) for target in numbers),
         )
 
     def to_choice(self) -> OrderChoice:
@@ -136,12 +133,12 @@ class _GreedyState:
     def improve_until_stable(self, rounds: int) -> None:
         """Reconsider all orders until none changes, at most `rounds` times."""
         for _ in range(rounds):
-            if not sum(self._reconsider_target(target) for target in list(self.chosen_orders)):
+            if not sum(self._reconsider_target(target) for target in list(self.chosen_orders)) or self.is_exhausted:
                 break
 
     def try_materializing(self, store: int, visitors: Sequence[int]) -> None:
         """Materialize a store if that reduces the cost after all its potential users have reconsidered their orders."""
-        if self.store_uses[store]:
+        if self.store_uses[store] or self.is_exhausted:
             return
         orders_before, counts_before = (
             self.chosen_orders.copy(),
@@ -158,7 +155,7 @@ class _GreedyState:
     def _take_order(self, target: int, ending: int, known_orders: Mapping[int, int]) -> float:
         """Take an order, and the known or best orders of joins that it is the first to probe; return the added cost."""
         self.chosen_orders[target] = ending
-        cost = 0.0
+        cost = self.hop_costs[target] * len(self.candidates.paths[ending])
         for number in self.candidates.paths[ending]:
             if not self.step_uses[number]:
                 cost += self.step_costs[number]
@@ -181,7 +178,7 @@ class _GreedyState:
     def _drop_order(self, target: int, dropped: dict[int, int]) -> float:
         """Drop an order, and those of joins that no other order probes; return the saved cost and record dropped orders."""
         ending = dropped[target] = self.chosen_orders.pop(target)
-        saved = 0.0
+        saved = self.hop_costs[target] * len(self.candidates.paths[ending])
         for number in self.candidates.paths[ending]:
             self.step_uses[number] -= 1
             if not self.step_uses[number]:
@@ -201,8 +198,8 @@ class _GreedyState:
 
     def _reconsider_target(self, target: int) -> float:
         """Take the best order for a target, given all others; return the change of the cost, 0 without a change."""
-        if target not in self.chosen_orders or len(self.last_steps[target]) == 1:
-            return 0.0  # no longer materialized, or without alternatives
+        if target not in self.chosen_orders or len(self.last_steps[target]) == 1 or self.is_exhausted:
+            return 0.0  # no longer materialized, without alternatives, or without effort left
         dropped: dict[int, int] = {}
         saved = self._drop_order(target, dropped)
         best, cost = self._find_best_order(target)
@@ -215,17 +212,18 @@ class _GreedyState:
         """Return the order with the least marginal cost, and that cost."""
         best, least = self.last_steps[target][0], math.inf
         for ending in self.last_steps[target]:
-            cost = self._estimate_marginal_cost(ending, least)
+            cost = self._estimate_marginal_cost(target, ending, least)
             if cost < least:
                 best, least = ending, cost
         return best, least
 
-    def _estimate_marginal_cost(self, ending: int, limit: float) -> float:
+    def _estimate_marginal_cost(self, target: int, ending: int, limit: float) -> float:
         """Return the marginal cost of an order; the result may be any value from `limit` on if it is at least that.
 
         Joins that it would be the first to probe count with the best order of each of their inputs, one by one.
         """
-        total = 0.0
+        self.comparisons[0] += 1
+        total = self.hop_costs[target] * len(self.candidates.paths[ending])
         joins: list[int] = []
         for number in self.candidates.paths[ending]:
             if not self.step_uses[number]:

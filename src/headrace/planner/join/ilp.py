@@ -9,20 +9,29 @@ stores. Each target, that is a join and a starting input, has the rows
     step      y − Σ x' ≥ 0           for every step, x' those of the target's orders that execute it
     store     w − Σ x' ≥ 0           for every store, x' those of the target's orders that visit it
 
+and, under a storage budget, all rows of the kept stores are at most the budget: Σ rows · w ≤ budget.
+
 At most one order of a target need be taken, so one row bounds all orders that share a step or a store: their sum is at most that
 variable. This gives a tighter relaxation than one row for each order, or a row that weighs the cost of an order against that of
 its steps, with the same integer solutions; most programs are solved without branching.
 
-`solve_program` is the only function that depends on the solver, HiGHS: one thread, no output, within a time limit. First the
-relaxation is solved, which is quick, bounds the cost from below, and is rounded to a first solution. Then the program is
-restricted to the variables that the relaxation and the incumbent use: a small program with good solutions. The full program is
-solved only if that result may still be too expensive, starting from it.
+`solve_program` is the only function that depends on the solver, HiGHS: one thread, no output. First the relaxation is solved,
+which is quick, bounds the cost from below, and is rounded to a first solution. Then the program is restricted to the variables
+that the relaxation and the incumbent use: a small program with good solutions. The full program is solved only if that result may
+still be too expensive, starting from it. A small program is solved at once.
+
+The effort is bounded by work, so that equal programs have equal solutions on every machine: `MAX_TERMS` terms of a program,
+simplex iterations of the relaxation, and checks of the solver, which are a few for each round of its search and weigh as much as
+the program has terms. The time limit is for what these do not foresee.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
 
 import highspy
 import numpy as np
@@ -34,7 +43,7 @@ from headrace.planner.join.candidates import (
     OrderTarget,
     collect_steps_and_stores,
     list_targets,
-    price_choice,
+    price_objective,
 )
 from headrace.planner.join.greedy import improve_choice
 from headrace.planner.join.join_graph import JoinGraph
@@ -67,6 +76,12 @@ class IntegerProgram:
     row_starts: IntArray
     columns: IntArray
     coefficients: FloatArray
+    stored_rows: FloatArray  # of the store variables
+    budget: float = math.inf
+
+    def fits_budget(self, values: FloatArray) -> bool:
+        """Return whether the stores that the variables keep are within the storage budget."""
+        return self.budget == math.inf or float(self.stored_rows @ values[-len(self.stored_rows) :]) <= self.budget
 
     @property
     def variable_count(self) -> int:
@@ -122,6 +137,14 @@ class _ConstraintBuilder:
             self.coefficients.append(-coefficient)
         self.row_starts.append(len(self.columns))
 
+    def add_weighted(self, upper: float, weights: Mapping[int, float]) -> None:
+        """Add a row: the weighted sum of variables is at most `upper`."""
+        self.lower.append(-np.inf)
+        self.upper.append(upper)
+        self.columns.extend(weights)
+        self.coefficients.extend(weights.values())
+        self.row_starts.append(len(self.columns))
+
 
 @dataclass(frozen=True, slots=True)
 class _TargetVariables:
@@ -139,7 +162,7 @@ def build_program(candidate_orders: CandidateOrders) -> IntegerProgram:
     free_stores = {
         number
         for number, store in enumerate(candidate_orders.stores)
-        if store.relation.is_input and not candidate_orders.storage_costs[number]
+        if store.relation.is_input and not candidate_orders.storage_costs[number] and candidate_orders.budget == math.inf
     }
     orders: list[tuple[OrderTarget, int]] = []
     meetings = []
@@ -151,7 +174,10 @@ def build_program(candidate_orders: CandidateOrders) -> IntegerProgram:
     rows = _build_constraints(
         candidate_orders, meetings, _number_columns(steps, len(orders)), _number_columns(stores, len(orders) + len(steps))
     )
-    costs = [0.0 if ending in inner_steps else candidate_orders.steps[ending].cost for _, ending in orders]
+    costs = [
+        (0.0 if ending in inner_steps else candidate_orders.steps[ending].cost) + candidate_orders.price_hops(target, ending)
+        for target, ending in orders
+    ]
     costs += [candidate_orders.steps[number].cost for number in steps]
     costs += [candidate_orders.storage_costs[number] for number in stores]
     return IntegerProgram(
@@ -164,6 +190,8 @@ def build_program(candidate_orders: CandidateOrders) -> IntegerProgram:
         np.array(rows.row_starts, dtype=np.int32),
         np.array(rows.columns, dtype=np.int32),
         np.array(rows.coefficients),
+        np.array([candidate_orders.stored_rows[number] for number in stores]),
+        candidate_orders.budget,
     )
 
 
@@ -214,11 +242,19 @@ def _build_constraints(
             rows.add(0.0, np.inf, orders, -1.0, steps[number])
         for number, orders in meeting.stores.items():
             rows.add(0.0, np.inf, orders, -1.0, stores[number])
+    if candidate_orders.budget != math.inf:
+        rows.add_weighted(candidate_orders.budget, {stores[number]: candidate_orders.stored_rows[number] for number in stores})
     return rows
 
 
 SolverOption = float | str
 
+MAX_TERMS = 60_000  # of a program that the solver gets
+_MAX_ITERATION_TERMS = 500_000_000  # simplex iterations of the relaxation, times terms: about half a second
+_MAX_CHECK_TERMS = 100_000  # checks of a search, times terms: about a second
+_MIN_CHECKS = 4
+_MAX_CHECKS = 100
+_SMALL_PROGRAM_VARIABLES = 500  # solved without the restricted program
 _USED_TOLERANCE = 1e-6  # variables of the relaxation above this are used
 _INTEGRALITY_TOLERANCE = 1e-5  # values this close to integers are integers
 _RESTRICTED_TIME_SHARE = 2 / 3  # fraction of the remaining time for the restricted program
@@ -232,24 +268,23 @@ def solve_program(
     *,
     time_limit: float,
     gap: float,
+    is_bounded: bool = True,
+    find_another: Callable[[], OrderChoice | None] | None = None,
 ) -> tuple[OrderChoice, SolverReport]:
-    """Return the best choice found within `time_limit` seconds, no more expensive than the known one, and the solver report.
+    """Return the best choice found, no more expensive than the known one, and the solver report.
 
-    The search ends early once the solution is known to be within `gap` (relative to its cost) of the optimum.
+    The search ends early once the solution is known to be within `gap` (relative to its cost) of the optimum, with the effort
+    that `is_bounded` allows, or after `time_limit` seconds of the solver. Where the relaxation leaves a gap, `find_another` is
+    asked for one more choice to start from.
     """
     max_gap = max(gap, _MIN_RELATIVE_GAIN)
-    incumbent = _search_program(
-        integer_program,
-        candidate_orders,
-        _Incumbent(
-            integer_program.encode_choice(candidate_orders, known_choice),
-            sum(price_choice(candidate_orders, known_choice)),
-            time_limit,
-        ),
-        max_gap,
+    initial = _Incumbent(
+        integer_program.encode_choice(candidate_orders, known_choice), price_objective(candidate_orders, known_choice), time_limit
     )
+    search = _Search(integer_program, candidate_orders, max_gap, is_bounded, find_another)
+    incumbent = search.run(initial)
     solved_status = "optimal" if candidate_orders.is_complete else "restricted"
-    status = solved_status if incumbent.gap <= max_gap else "time limit" if incumbent.is_improved else "greedy"
+    status = solved_status if incumbent.gap <= max_gap else "effort limit" if incumbent.is_improved else "greedy"
     solved = SolverReport(
         status, incumbent.gap, incumbent.seconds_spent, integer_program.variable_count, integer_program.constraint_count
     )
@@ -275,6 +310,8 @@ class _Incumbent:
     @property
     def gap(self) -> float:
         """The fraction of the cost that a better solution might save."""
+        if self.cost == math.inf:
+            return 1.0
         return max(0.0, self.cost - self.lower_bound) / self.cost if self.cost > 0 else 0.0
 
     def has_work_left(self, gap: float) -> bool:
@@ -285,71 +322,90 @@ class _Incumbent:
         """Return the incumbent with the run time of the solver added."""
         return replace(self, seconds_spent=self.seconds_spent + solver.getRunTime())
 
-    def keep_better(self, values: FloatArray, costs: FloatArray) -> _Incumbent:
-        """Return the incumbent with the given values, if they are integral and cheaper."""
+    def keep_better(self, values: FloatArray, integer_program: IntegerProgram) -> _Incumbent:
+        """Return the incumbent with the given values, if they are integral, within the budget and cheaper."""
         integers = np.round(values)
-        cost = float(costs @ integers)
-        if np.abs(values - integers).max(initial=0.0) < _INTEGRALITY_TOLERANCE and cost < self.cost * (1 - _MIN_RELATIVE_GAIN):
+        cost = float(integer_program.costs @ integers)
+        is_integral = np.abs(values - integers).max(initial=0.0) < _INTEGRALITY_TOLERANCE
+        if is_integral and cost < self.cost * (1 - _MIN_RELATIVE_GAIN) and integer_program.fits_budget(integers):
             return replace(self, values=integers, cost=cost, is_improved=True)
         return self
 
 
-def _search_program(
-    integer_program: IntegerProgram, candidate_orders: CandidateOrders, incumbent: _Incumbent, gap: float
-) -> _Incumbent:
-    """Search for better values until the gap is small enough or the time is spent."""
-    if not incumbent.has_work_left(gap):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """A search for better values until the gap is small enough or the effort is spent."""
+
+    integer_program: IntegerProgram
+    candidate_orders: CandidateOrders
+    gap: float
+    is_bounded: bool
+    find_another: Callable[[], OrderChoice | None] | None
+
+    def run(self, incumbent: _Incumbent) -> _Incumbent:
+        """Return the best values found."""
+        program, everything = self.integer_program, np.ones(self.integer_program.variable_count)
+        is_large = self.is_bounded and len(program.columns) > MAX_TERMS
+        relaxed, incumbent = (None, incumbent) if is_large else self._relax(incumbent, everything)
+        if relaxed is not None and incumbent.has_work_left(self.gap):
+            rounded = improve_choice(self.candidate_orders, program.decode_choice(relaxed))
+            incumbent = incumbent.keep_better(program.encode_choice(self.candidate_orders, rounded), program)
+        if self.find_another is not None and incumbent.has_work_left(_MIN_RELATIVE_GAIN):
+            another = self.find_another()
+            if another is not None:
+                incumbent = incumbent.keep_better(program.encode_choice(self.candidate_orders, another), program)
+        is_small = program.variable_count <= _SMALL_PROGRAM_VARIABLES
+        if relaxed is not None and incumbent.has_work_left(self.gap) and not is_small:
+            used = (relaxed > _USED_TOLERANCE).astype(np.float64)
+            incumbent = self._solve_integer(incumbent, np.maximum(used, incumbent.values), is_full=False)
+        if incumbent.has_work_left(self.gap) and not is_large:
+            incumbent = self._solve_integer(incumbent, everything, is_full=True, presolve=is_small)
         return incumbent
-    all_variables = np.ones(integer_program.variable_count)
-    relaxed = _run_solver(_build_model(integer_program, all_variables, integer=False), incumbent.seconds_left, {}, None)
-    incumbent = incumbent.add_solver_time(relaxed)
-    if relaxed.getModelStatus() == highspy.HighsModelStatus.kOptimal:
-        fractions = np.array(relaxed.getSolution().col_value)
-        incumbent = replace(incumbent, lower_bound=relaxed.getInfo().objective_function_value).keep_better(
-            fractions, integer_program.costs
+
+    def _relax(self, incumbent: _Incumbent, upper_bounds: FloatArray) -> tuple[FloatArray | None, _Incumbent]:
+        """Return the solution of the relaxation, if it was found, and the incumbent with its bound."""
+        limit = _MAX_ITERATION_TERMS // max(1, len(self.integer_program.columns))
+        options: dict[str, SolverOption] = {"simplex_iteration_limit": limit} if self.is_bounded else {}
+        model = _build_model(self.integer_program, upper_bounds, integer=False)
+        solver = _run_solver(model, incumbent.seconds_left, options, None)
+        incumbent = incumbent.add_solver_time(solver)
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None, incumbent
+        fractions = np.array(solver.getSolution().col_value)
+        bounded = replace(incumbent, lower_bound=solver.getInfo().objective_function_value)
+        return fractions, bounded.keep_better(fractions, self.integer_program)
+
+    def _solve_integer(
+        self, incumbent: _Incumbent, upper_bounds: FloatArray, *, is_full: bool, presolve: bool = True
+    ) -> _Incumbent:
+        """Solve the program from the incumbent; `upper_bounds` restricts its variables, `is_full` says that none is excluded."""
+        program = self.integer_program
+        options: dict[str, SolverOption] = {"mip_rel_gap": self.gap, "mip_abs_gap": 0.0}
+        if is_full and not presolve:
+            options["presolve"] = "off"  # removes little that candidate pruning left, and takes as long as the search
+        seconds = incumbent.seconds_left if is_full else incumbent.seconds_left * _RESTRICTED_TIME_SHARE
+        used_terms = len(program.columns) if is_full else int(np.count_nonzero(upper_bounds[program.columns]))
+        checks = min(_MAX_CHECKS, max(_MIN_CHECKS, _MAX_CHECK_TERMS // max(1, used_terms))) if self.is_bounded else None
+        solver = _run_solver(
+            _build_model(program, upper_bounds, integer=True), seconds, options, incumbent.values, max_checks=checks
         )
-        if incumbent.has_work_left(gap):
-            incumbent = incumbent.keep_better(
-                integer_program.encode_choice(
-                    candidate_orders, improve_choice(candidate_orders, integer_program.decode_choice(fractions))
-                ),
-                integer_program.costs,
-            )
-        if incumbent.has_work_left(gap):
-            used = (fractions > _USED_TOLERANCE).astype(np.float64)
-            incumbent = _solve_integer(integer_program, incumbent, np.maximum(used, incumbent.values), gap, is_full=False)
-    return (
-        _solve_integer(integer_program, incumbent, all_variables, gap, is_full=True)
-        if incumbent.has_work_left(gap)
-        else incumbent
-    )
-
-
-def _solve_integer(
-    integer_program: IntegerProgram, incumbent: _Incumbent, upper_bounds: FloatArray, gap: float, *, is_full: bool
-) -> _Incumbent:
-    """Solve the program from the incumbent; `upper_bounds` restricts its variables, `is_full` says that none is excluded."""
-    options: dict[str, SolverOption] = {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
-    if is_full:
-        options["presolve"] = "off"  # removes little that candidate pruning left, and takes as long as the search
-    solver = _run_solver(
-        _build_model(integer_program, upper_bounds, integer=True),
-        incumbent.seconds_left if is_full else incumbent.seconds_left * _RESTRICTED_TIME_SHARE,
-        options,
-        incumbent.values,
-    )
-    incumbent, info = incumbent.add_solver_time(solver), solver.getInfo()
-    if is_full:
-        incumbent = replace(incumbent, lower_bound=max(incumbent.lower_bound, min(incumbent.cost, info.mip_dual_bound)))
-    if info.primal_solution_status == highspy.kSolutionStatusFeasible:
-        incumbent = incumbent.keep_better(np.array(solver.getSolution().col_value), integer_program.costs)
-    return incumbent
+        incumbent, info = incumbent.add_solver_time(solver), solver.getInfo()
+        if is_full and info.mip_dual_bound > -math.inf:
+            incumbent = replace(incumbent, lower_bound=max(incumbent.lower_bound, min(incumbent.cost, info.mip_dual_bound)))
+        if info.primal_solution_status == highspy.kSolutionStatusFeasible:
+            incumbent = incumbent.keep_better(np.array(solver.getSolution().col_value), program)
+        return incumbent
 
 
 def _run_solver(
-    model: highspy.HighsLp, seconds: float, options: dict[str, SolverOption], initial_values: FloatArray | None
+    model: highspy.HighsLp,
+    seconds: float,
+    options: dict[str, SolverOption],
+    initial_values: FloatArray | None,
+    *,
+    max_checks: int | None = None,
 ) -> highspy.Highs:
-    """Return the solver after a run of at most about `seconds` seconds."""
+    """Return the solver after a run of at most about `seconds` seconds, and of `max_checks` checks whether to stop."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)  # first, before any call that prints
     limits: dict[str, SolverOption] = {"threads": 1, "parallel": "off", "time_limit": seconds}
@@ -358,6 +414,14 @@ def _run_solver(
     solver.passModel(model)
     if initial_values is not None:
         solver.setSolution(len(initial_values), np.arange(len(initial_values), dtype=np.int32), initial_values)
+    if max_checks is not None:
+        checks = count(1)
+
+        def stop_after_checks(event: Any) -> None:
+            if next(checks) >= max_checks:
+                event.interrupt()
+
+        solver.cbMipInterrupt += stop_after_checks
     solver.run()
     return solver
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headrace.model.record import record
 
@@ -27,17 +28,21 @@ class Attribute:
 @record("join-predicate")
 @dataclass(frozen=True, slots=True, order=True)
 class JoinPredicate:
-    """A condition between two inputs; `sides` are the attributes that an equality compares, empty for other conditions."""
+    """A condition over two or more inputs; `sides` are the attributes that an equality compares, empty for other conditions.
 
-    relations: tuple[str, str]
+    `is_range` says that it compares a value of one input with one of another, so that an index finds the partners of a row.
+    """
+
+    relations: tuple[str, ...]
     text: str
     sides: tuple[Attribute, ...] = ()
+    is_range: bool = field(default=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check that the relations are two, in order, and that an equality has an attribute of each; compute the hash."""
-        if not self.relations[0] < self.relations[1]:
-            raise ValueError("a predicate needs two different relations in alphabetical order")
+        """Check that the relations differ, in order, and that an equality has an attribute of each; compute the hash."""
+        if len(self.relations) < 2 or any(not first < second for first, second in pairwise(self.relations)):
+            raise ValueError("a predicate needs two or more different relations in alphabetical order")
         if self.sides and tuple(side.relation for side in self.sides) != self.relations:
             raise ValueError("an equality needs one attribute of each of its relations, in the same order")
         object.__setattr__(self, "_hash", hash((self.relations, self.text, self.sides)))
@@ -46,25 +51,13 @@ class JoinPredicate:
         """Return the precomputed hash: selectivities are looked up by predicate."""
         return self._hash
 
-    def __reduce__(self) -> tuple[type[JoinPredicate], tuple[tuple[str, str], str, tuple[Attribute, ...]]]:
+    def __reduce__(self) -> tuple[type[JoinPredicate], tuple[tuple[str, ...], str, tuple[Attribute, ...], bool]]:
         """Pickle without the hash: str hashes differ between processes."""
-        return JoinPredicate, (self.relations, self.text, self.sides)
+        return JoinPredicate, (self.relations, self.text, self.sides, self.is_range)
 
     def __str__(self) -> str:
         """Return its text."""
         return self.text
-
-
-def make_equality(left: Attribute, right: Attribute) -> JoinPredicate:
-    """Return the equality of two attributes."""
-    first, second = sorted((left, right))
-    return JoinPredicate((first.relation, second.relation), f"{first} = {second}", (first, second))
-
-
-def make_theta_predicate(left: str, right: str, text: str) -> JoinPredicate:
-    """Return a condition between two inputs that is not an equality."""
-    first, second = sorted((left, right))
-    return JoinPredicate((first, second), text)
 
 
 @record("join-graph")
@@ -112,23 +105,38 @@ class JoinGraph:
         return part
 
     def predicates_between(self, first_inputs: Iterable[str], second_inputs: Iterable[str]) -> Iterator[JoinPredicate]:
-        """Yield the predicates that connect an input of one side with an input of the other."""
+        """Yield the predicates over inputs of both sides, and of no others."""
         left, right = frozenset(first_inputs), frozenset(second_inputs)
         for predicate in self.predicates:
-            first, second = predicate.relations
-            if (first in left and second in right) or (first in right and second in left):
+            if len(predicate.relations) == 2:
+                first, second = predicate.relations
+                if (first in left and second in right) or (first in right and second in left):
+                    yield predicate
+            elif (left | right).issuperset(predicate.relations) and not (
+                left.isdisjoint(predicate.relations) or right.isdisjoint(predicate.relations)
+            ):
                 yield predicate
 
+    def list_components(self) -> list[frozenset[str]]:
+        """Return the sets of inputs that predicates connect, by name; more than one make a cross product."""
+        components: list[frozenset[str]] = []
+        remaining = set(self.relations)
+        while remaining:
+            reached = {min(remaining)}
+            while (
+                more := {
+                    name for predicate in self.predicates if reached & set(predicate.relations) for name in predicate.relations
+                }
+                - reached
+            ):
+                reached |= more
+            components.append(frozenset(reached))
+            remaining -= reached
+        return components
+
     def is_connected(self) -> bool:
-        """Return whether predicates connect all inputs, so that no step is a cross product."""
-        reached = {min(self.relations)}
-        while True:
-            more = {
-                name for predicate in self.predicates if reached & set(predicate.relations) for name in predicate.relations
-            } - reached
-            if not more:
-                return reached == self.relations
-            reached |= more
+        """Return whether predicates connect all inputs."""
+        return len(self.list_components()) == 1
 
 
 def input_relation(name: str) -> JoinGraph:

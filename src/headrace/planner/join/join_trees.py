@@ -11,19 +11,21 @@ n(n - 1)/2 in number, so large joins remain tractable. *Iterative merging*: some
 their own, if they send more probes among them than a lower bound, so that materializing their join saves something, and their
 join is smaller than an upper bound, so that storing it does not cost too much.
 
-Partition attributes of stores are found by trying every sensible scheme with a given optimizer. An attribute is sensible for a
+Partition attributes of stores are found by trying every sensible scheme, or of many schemes by improving one store after the
+other. An attribute is sensible for a
 store if an equality compares it with an input outside: probing rows may then know its value and visit one partition. Attributes
 used only inside a materialized join find no further partners and are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from headrace.planner.join.cost import CardinalityModel, RelationOrder
+from headrace.planner.join.cost import CardinalityModel
 from headrace.planner.join.join_graph import Attribute, JoinGraph
 from headrace.planner.join.probe_orders import (
     JoinCostModel,
@@ -31,11 +33,9 @@ from headrace.planner.join.probe_orders import (
     Partitioning,
     find_greedy_order,
     find_joinable,
-    find_probe_orders,
 )
 
 TreeChild: TypeAlias = "str | OperatorTree"
-TreeShape: TypeAlias = "tuple[TreeShape, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,49 +107,6 @@ def list_stored_relations(tree: OperatorTree, join: JoinGraph) -> tuple[JoinGrap
     return tuple(sorted(relations, key=lambda relation: (len(relation.relations), str(relation))))
 
 
-def enumerate_trees(names: Iterable[str]) -> Iterator[OperatorTree]:
-    """Yield every tree over some inputs once: 1, 4, 26, 236, 2752 for two to six inputs."""
-    for blocks in _enumerate_partitions(tuple(sorted(names))):
-        if len(blocks) > 1:
-            for children in _enumerate_children(blocks):
-                yield OperatorTree(frozenset(children))
-
-
-def _enumerate_partitions(names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yield every partition of names into groups; the first name's group comes first."""
-    if not names:
-        yield ()
-        return
-    first, others = names[0], names[1:]
-    for size in range(len(others) + 1):
-        for companions in combinations(others, size):
-            for rest in _enumerate_partitions(tuple(name for name in others if name not in companions)):
-                yield ((first, *companions), *rest)
-
-
-def _enumerate_children(blocks: Sequence[tuple[str, ...]]) -> Iterator[tuple[TreeChild, ...]]:
-    """Yield every combination of one child for each block."""
-    if not blocks:
-        yield ()
-        return
-    heads: Iterable[TreeChild] = blocks[0] if len(blocks[0]) == 1 else enumerate_trees(blocks[0])
-    for head in heads:
-        for others in _enumerate_children(blocks[1:]):
-            yield (head, *others)
-
-
-def enumerate_connected_trees(join: JoinGraph) -> Iterator[OperatorTree]:
-    """Yield every tree in which all operators except the root join connected inputs."""
-    for tree in enumerate_trees(join.relations):
-        if all(join.subgraph(operator.inputs).is_connected() for operator in iter_operators(tree) if operator is not tree):
-            yield tree
-
-
-def derive_tree_shape(tree: OperatorTree) -> TreeShape:
-    """Return a tree without its names: trees of equal shape differ only in the positions of inputs."""
-    return tuple(sorted(derive_tree_shape(child) if isinstance(child, OperatorTree) else () for child in tree.children))
-
-
 def estimate_storage_cost(tree: OperatorTree, join: JoinGraph, cardinalities: CardinalityModel) -> float:
     """Return the number of stored rows: those of inputs and of inner operators."""
     return sum(cardinalities.estimate_stored(relation) for relation in list_stored_relations(tree, join))
@@ -165,17 +122,6 @@ def estimate_probe_cost(tree: OperatorTree, cost_model: JoinCostModel, search: O
     return sum(estimate_operator_cost(operator, cost_model, search) for operator in iter_operators(tree))
 
 
-def choose_cheapest_tree(
-    trees: Iterable[OperatorTree], cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
-) -> OperatorTree:
-    """Return the tree with the least probe cost; ties go to the least storage cost, then to the first by name."""
-    return min(trees, key=lambda tree: (estimate_probe_cost(tree, cost_model, search), *_rank_storage(tree, cost_model)))
-
-
-def _rank_storage(tree: OperatorTree, cost_model: JoinCostModel) -> tuple[float, str]:
-    return estimate_storage_cost(tree, cost_model.join_graph, cost_model.cardinalities), str(tree)
-
-
 def count_hops(tree: OperatorTree, name: str) -> int:
     """Return the number of stores that a row of an input, and the rows joined from it, visit until the result is complete."""
     return sum(len(operator.children) - 1 for operator in iter_operators(tree) if name in operator.inputs)
@@ -185,17 +131,6 @@ def estimate_latency(tree: OperatorTree, weights: Mapping[str, float] | None = N
     """Return the average number of hops over all inputs; with weights (rates, sizes), over all rows."""
     shares = {name: 1.0 if weights is None else weights[name] for name in tree.inputs}
     return sum(share * count_hops(tree, name) for name, share in shares.items()) / sum(shares.values())
-
-
-def optimize_left_deep(cost_model: JoinCostModel, budget: float, search: OrderSearch = find_greedy_order) -> OperatorTree:
-    """Return the tree with the least probe cost among all steps of the growth from each input, including the flat tree.
-
-    It stores at most `budget` rows, unless the inputs alone are more: those are stored in any case. The last tree of each growth
-    spends most of the budget; it is often not the cheapest, because a large result needs many tasks, each of which receives a
-    copy.
-    """
-    trees = {tree for name in sorted(cost_model.join_graph.relations) for tree in iter_left_deep_trees(name, cost_model, budget)}
-    return choose_cheapest_tree(trees, cost_model, search)
 
 
 def iter_left_deep_trees(start: str, cost_model: JoinCostModel, budget: float) -> Iterator[OperatorTree]:
@@ -227,16 +162,13 @@ def _find_joinable_inputs(chain: list[str], remaining: set[str], cost_model: Joi
     return [str(relation) for relation in candidates]
 
 
-def find_predicate_chain(join: JoinGraph) -> tuple[str, ...]:
+def find_predicate_chain(join: JoinGraph) -> tuple[str, ...] | None:
     """Return the inputs ordered so that a predicate connects each to the next; of several such chains, the first by name.
 
-    Raises ValueError if there is none, as in a star.
+    None if there is no such chain, as in a star.
     """
-    for name in sorted(join.relations):
-        chain = _extend_chain((name,), join)
-        if chain is not None:
-            return chain
-    raise ValueError(f"no chain of predicates connects all of {', '.join(sorted(join.relations))}")
+    chains = (_extend_chain((name,), join) for name in sorted(join.relations))
+    return next((chain for chain in chains if chain is not None), None)
 
 
 def _extend_chain(chain: tuple[str, ...], join: JoinGraph) -> tuple[str, ...] | None:
@@ -249,19 +181,6 @@ def _extend_chain(chain: tuple[str, ...], join: JoinGraph) -> tuple[str, ...] | 
             if extended is not None:
                 return extended
     return None
-
-
-def optimize_chain_top_down(
-    cost_model: JoinCostModel, budget: float, chain: Sequence[str] | None = None, search: OrderSearch = find_greedy_order
-) -> OperatorTree:
-    """Return the tree with the least probe cost among the flat tree and those with each further materialized join.
-
-    It stores at most `budget` rows, unless the inputs alone are more. The last tree of `iter_chain_trees` spends most of the
-    budget; it is not always the cheapest, because a join that is small to store need not save probes.
-    """
-    return choose_cheapest_tree(
-        iter_chain_trees(cost_model, budget, chain or find_predicate_chain(cost_model.join_graph)), cost_model, search
-    )
 
 
 def iter_chain_trees(cost_model: JoinCostModel, budget: float, chain: Sequence[str]) -> Iterator[OperatorTree]:
@@ -304,15 +223,6 @@ def derive_merge_bounds(cost_model: JoinCostModel) -> MergeBounds:
     """Return bounds relative to the largest input: half of it, and twice."""
     largest = max(cost_model.cardinalities.estimate_stored(relation) for relation in cost_model.list_inputs())
     return MergeBounds(largest / 2, largest * 2)
-
-
-def merge_iteratively(
-    cost_model: JoinCostModel, bounds: MergeBounds | None = None, search: OrderSearch = find_greedy_order
-) -> OperatorTree:
-    """Return the tree with the least probe cost among the flat tree and the result of each merge."""
-    return choose_cheapest_tree(
-        iter_merged_trees(cost_model, bounds or derive_merge_bounds(cost_model), search), cost_model, search
-    )
 
 
 def iter_merged_trees(
@@ -368,18 +278,6 @@ def _iter_mergeable(operator: OperatorTree, cost_model: JoinCostModel, bounds: M
                 yield OperatorTree(frozenset(subset))
 
 
-PlanT = TypeVar("PlanT")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitioningChoice(Generic[PlanT]):
-    """The cheapest plan, its cost, and the partition attribute of each store; None for randomly distributed rows."""
-
-    cost: float
-    plan: PlanT
-    partitioning: Partitioning
-
-
 def find_partition_attributes(relation: JoinGraph, join: JoinGraph) -> tuple[Attribute, ...]:
     """Return the attributes that may partition a store of a relation: its sides of equalities to other inputs."""
     predicates = join.predicates_between(relation.relations, join.relations - relation.relations)
@@ -396,75 +294,44 @@ def enumerate_schemes(relations: Iterable[JoinGraph], join: JoinGraph) -> Iterat
         yield dict(zip(stored_relations, chosen, strict=True))
 
 
-def find_best_partitioning(
-    cost_model: JoinCostModel,
-    optimize: Callable[[JoinCostModel], tuple[float, PlanT]],
-    relations: Iterable[JoinGraph] | None = None,
-) -> PartitioningChoice[PlanT]:
-    """Return the cheapest plan of an optimizer over all schemes for the given relations (default: the inputs).
-
-    `optimize` returns cost and plan under the partitioning of its cost model; of equal costs, the first scheme wins. Attributes
-    of other relations in the cost model are retained.
-    """
-    best: PartitioningChoice[PlanT] | None = None
-    for scheme in enumerate_schemes(cost_model.list_inputs() if relations is None else relations, cost_model.join_graph):
-        partitioning = {**cost_model.partitioning, **scheme}
-        cost, plan = optimize(replace(cost_model, partitioning=partitioning))
-        if best is None or cost < best.cost:
-            best = PartitioningChoice(cost, plan, partitioning)
-    assert best is not None, "at least the scheme without attributes exists"
-    return best
-
-
-def partition_orders(
-    cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
-) -> PartitioningChoice[dict[JoinGraph, RelationOrder]]:
-    """Return the best scheme for the flat tree, with its probe orders."""
-
-    def optimize(partitioned_model: JoinCostModel) -> tuple[float, dict[JoinGraph, RelationOrder]]:
-        orders = find_probe_orders(partitioned_model.list_inputs(), partitioned_model, search)
-        return sum(partitioned_model.estimate_order_cost(order) for order in orders.values()), orders
-
-    return find_best_partitioning(cost_model, optimize)
-
-
 def partition_tree(
     tree: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
-) -> PartitioningChoice[OperatorTree]:
-    """Return the best scheme for all stores of a tree, including those of materialized joins.
+) -> tuple[float, Partitioning]:
+    """Return the least probe cost of a tree, and the attributes of all its stores, including those of materialized joins.
 
     A store is probed within one operator only, so the schemes of each operator are tried independently.
     """
     cost, partitioning = 0.0, dict(cost_model.partitioning)
     for operator in iter_operators(tree):
-        best = _partition_operator(operator, cost_model, search)
-        cost += best.cost
-        partitioning.update(
-            {relation: best.partitioning[relation] for relation in list_child_relations(operator, cost_model.join_graph)}
-        )
-    return PartitioningChoice(cost, tree, partitioning)
+        least, scheme = _partition_operator(list_child_relations(operator, cost_model.join_graph), cost_model, search)
+        cost += least
+        partitioning |= scheme
+    return cost, partitioning
+
+
+_MAX_SCHEMES = 64  # that are all tried
 
 
 def _partition_operator(
-    operator: OperatorTree, cost_model: JoinCostModel, search: OrderSearch
-) -> PartitioningChoice[OperatorTree]:
-    relations = list_child_relations(operator, cost_model.join_graph)
-    return find_best_partitioning(
-        cost_model, lambda partitioned_model: (estimate_operator_cost(operator, partitioned_model, search), operator), relations
-    )
+    relations: Sequence[JoinGraph], cost_model: JoinCostModel, search: OrderSearch
+) -> tuple[float, Mapping[JoinGraph, Attribute | None]]:
+    """Return the least cost of an operator, and the attributes of its stores: the best scheme of few, or a good one of many."""
 
+    def price(scheme: Mapping[JoinGraph, Attribute | None]) -> float:
+        model = replace(cost_model, partitioning={**cost_model.partitioning, **scheme})
+        return model.estimate_operator_cost(tuple(relations), search)
 
-def find_best_partitioned_tree(
-    cost_model: JoinCostModel, optimize: Callable[[JoinCostModel], OperatorTree], search: OrderSearch = find_greedy_order
-) -> PartitioningChoice[OperatorTree]:
-    """Return the cheapest of the trees that an optimizer builds under each scheme for the inputs, with all stores partitioned.
-
-    While it builds a tree, the optimizer knows only the attributes of materialized joins that the cost model has, and assumes
-    that rows of the others are distributed at random.
-    """
-
-    def price_tree(partitioned_model: JoinCostModel) -> tuple[float, PartitioningChoice[OperatorTree]]:
-        choice = partition_tree(optimize(partitioned_model), cost_model, search)
-        return choice.cost, choice
-
-    return find_best_partitioning(cost_model, price_tree).plan
+    candidates = {relation: find_partition_attributes(relation, cost_model.join_graph) or (None,) for relation in relations}
+    if math.prod(map(len, candidates.values())) <= _MAX_SCHEMES:
+        schemes = list(enumerate_schemes(relations, cost_model.join_graph))
+        costs = list(map(price, schemes))
+        return min(costs), schemes[costs.index(min(costs))]
+    scheme = {relation: cost_model.partitioning.get(relation, attributes[0]) for relation, attributes in candidates.items()}
+    least = price(scheme)
+    for relation, attributes in candidates.items():
+        for attribute in attributes:
+            changed = {**scheme, relation: attribute}
+            cost = price(changed)
+            if cost < least:
+                least, scheme = cost, changed
+    return least, scheme

@@ -21,6 +21,7 @@ from headrace.model.types import Schema
 from headrace.plan.sliding_join import SlidingInput, SlidingJoinQuery
 from headrace.plan.window_join import split_joined_name
 from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate
+from headrace.planner.query_bits import FormerBit
 from headrace.planner.shared_plan import Backfill, LiveQuery
 
 _SEPARATOR = "\x1f"  # cannot occur in names
@@ -56,7 +57,7 @@ def find_relations(condition: Expression) -> frozenset[str]:
 class NormalizedJoin:
     """A live sliding join: its inputs by relation, its conditions and outputs over joined columns.
 
-    `join` is the view of the optimizers, a join graph: relations, and conditions between two of them. It omits residual
+    `join` is the view of the optimizers, a join graph: relations, and the conditions over several of them. It omits residual
     predicates, those whose text is in `residual_texts`, where an equality remains: these are evaluated on rows that were joined
     by the other predicates.
     """
@@ -72,6 +73,7 @@ class NormalizedJoin:
     schema: Schema
     backfills: tuple[Backfill, ...] = ()
     residual_texts: frozenset[str] = frozenset()
+    former_bits: tuple[FormerBit, ...] = ()
     join_graph: JoinGraph = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
@@ -83,7 +85,7 @@ class NormalizedJoin:
 
     @property
     def predicates(self) -> frozenset[JoinPredicate]:
-        """All conditions between two relations."""
+        """All conditions over two or more relations."""
         predicates = map(to_predicate, self.conditions)
         return frozenset(predicate for predicate in predicates if predicate is not None)
 
@@ -116,7 +118,18 @@ def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: f
     inputs = dict(zip(names, plan.inputs, strict=True))
     backfills = () if isolated else live.backfills
     return NormalizedJoin(
-        live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, backfills, residual_texts
+        live.id,
+        live.name,
+        live.bit,
+        live.since,
+        plan.streams,
+        inputs,
+        conditions,
+        output,
+        plan.schema,
+        backfills,
+        residual_texts,
+        live.former_bits,
     )
 
 
@@ -148,13 +161,21 @@ def split_equality(condition: Expression) -> tuple[Expression, Expression] | Non
 
 
 def to_predicate(condition: Expression) -> JoinPredicate | None:
-    """Return a condition as a predicate of the join graph; None if it is not between exactly two relations."""
-    between = sorted(find_relations(condition))
-    if len(between) != 2:
+    """Return a condition as a predicate of the join graph; None if it is over a single relation."""
+    between = tuple(sorted(find_relations(condition)))
+    if len(between) < 2:
         return None
     sides = split_equality(condition)
     attributes = () if sides is None else tuple(map(to_attribute, sides))
-    return JoinPredicate((between[0], between[1]), format_expression(condition), attributes)
+    return JoinPredicate(between, format_expression(condition), attributes, _is_range(condition))
+
+
+def _is_range(condition: Expression) -> bool:
+    """Return whether a condition compares a value of one relation with a value of another."""
+    if not isinstance(condition, Call) or condition.function not in ("lt", "le", "gt", "ge"):
+        return False
+    first, second = map(find_relations, condition.args)
+    return len(first) == len(second) == 1 and first != second
 
 
 def to_attribute(side: Expression) -> Attribute:
@@ -177,9 +198,9 @@ def find_residual_predicates(queries: Iterable[NormalizedJoin], selectivities: M
     For each pair of relations, the predicates common to all queries that join them remain in the join graph, if they contain an
     equality and pass at most MAX_ROW_INCREASE times the rows that the conditions of any of these queries pass.
     """
-    pairs: dict[tuple[str, str], set[frozenset[JoinPredicate]]] = defaultdict(set)
+    pairs: dict[tuple[str, ...], set[frozenset[JoinPredicate]]] = defaultdict(set)
     for query in queries:
-        predicates_by_pair: dict[tuple[str, str], set[JoinPredicate]] = defaultdict(set)
+        predicates_by_pair: dict[tuple[str, ...], set[JoinPredicate]] = defaultdict(set)
         for predicate in query.predicates:
             predicates_by_pair[predicate.relations].add(predicate)
         for pair, predicates in predicates_by_pair.items():

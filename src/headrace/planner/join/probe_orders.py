@@ -1,4 +1,4 @@
-"""Probe orders of one operator: the order in which rows of each relation visit the stores of the others, greedy or exhaustive.
+"""Probe orders of one operator: the order in which rows of each relation visit the stores of the others.
 
 Fewer rows in the first steps are not the only criterion: a store of many tasks receives as many copies of a row that does not
 determine the partition, so a larger intermediate result may be cheaper. The greedy search therefore looks two steps ahead, at
@@ -7,7 +7,7 @@ rows and copies. Steps without a predicate are taken only if no other step remai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.planner.join.cost import CardinalityModel, RelationOrder, count_copies, estimate_step_costs
@@ -37,9 +37,11 @@ class JoinCostModel:
         return tuple(self.subgraph({name}) for name in sorted(self.join_graph.relations))
 
     def estimate_sent(self, prefix: RelationOrder, store: JoinGraph) -> float:
-        """Return the number of rows of a prefix that are sent to a store, including all copies."""
+        """Return the cost of a step: the rows of a prefix sent to a store, including all copies, and the pairs tried there."""
         by, tasks = self.partitioning.get(store), self.task_counts.get(store, 1)
-        return self.cardinalities.estimate_sent(prefix, self.join_graph) * count_copies(store, by, prefix, self.join_graph, tasks)
+        copies = count_copies(store, by, prefix, self.join_graph, tasks)
+        pairs = self.cardinalities.estimate_pair_cost(prefix, store, self.join_graph)
+        return self.cardinalities.estimate_sent(prefix, self.join_graph) * copies + pairs
 
     def estimate_order_cost(self, order: RelationOrder) -> float:
         """Return the number of rows that an order sends in all its steps."""
@@ -87,27 +89,6 @@ def find_joinable(prefix: Iterable[JoinGraph], others: Iterable[JoinGraph], join
     prefix_inputs = frozenset(name for relation in prefix for name in relation.relations)
     candidates = sorted(others, key=str)
     return [relation for relation in candidates if any(join.predicates_between(relation.relations, prefix_inputs))] or candidates
-
-
-def enumerate_orders(start: JoinGraph, others: Iterable[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
-    """Yield every order for the rows of one relation without avoidable cross products."""
-    yield from _extend_order((start,), frozenset(others), join)
-
-
-def _extend_order(order: RelationOrder, remaining: frozenset[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
-    if not remaining:
-        yield order
-        return
-    for relation in find_joinable(order, remaining, join):
-        yield from _extend_order((*order, relation), remaining - {relation}, join)
-
-
-def find_best_order(start: JoinGraph, others: Iterable[JoinGraph], cost_model: JoinCostModel) -> RelationOrder:
-    """Return the cheapest of all orders. For few relations only: there are up to (n - 1)! orders."""
-    return min(
-        enumerate_orders(start, others, cost_model.join_graph),
-        key=lambda order: (cost_model.estimate_order_cost(order), [str(relation) for relation in order]),
-    )
 
 
 def find_probe_orders(

@@ -12,22 +12,19 @@ A new query may be backfilled from the state of other queries:
     d   added ├──────────────────────────────▶
     q                    added, with backfill ├──▶     sees all rows that d saw, and emits results that are new from now on
 
-Every input of the query then needs a live query whose stored rows include those it would have: the same relation and selection,
-no shorter range, all columns that it reads, and all of its streams.
+All inputs but one then need a live query whose stored rows include those that it would have (`backfill`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.model.expression import Expression
 from headrace.model.record import record
-from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.join_graph import Attribute, JoinGraph
-from headrace.planner.join.normalized_join import NormalizedJoin, normalize_join, relation_of_column
-from headrace.planner.shared_plan import Backfill, LiveQuery
+from headrace.planner.join.normalized_join import NormalizedJoin
 
 
 @record("probe-target")
@@ -180,29 +177,3 @@ class SlidingJoinPlan:
         """Return the columns of some relations that any query reads."""
         all_columns = frozenset().union(*(query.columns for query in self.queries))
         return frozenset(name for name in all_columns if name.partition("\x1f")[0] in relations)
-
-
-def plan_backfills(new: LiveQuery, live: Iterable[LiveQuery], first_batches: Mapping[int, int]) -> tuple[Backfill, ...]:
-    """Return the backfills of each input of a new query; none if for one input no live query covers it."""
-    new_join = normalize_join(new)
-    others = [normalize_join(query) for query in live if isinstance(query.plan, SlidingJoinQuery) and query.id != new.id]
-    backfills = []
-    for relation in new_join.inputs:
-        sources = [other for other in others if relation in other.inputs and _covers_input(other, new_join, relation)]
-        if not sources:
-            return ()
-        source = min(sources, key=lambda other: (other.since, first_batches[other.id], other.id))
-        backfills.append(Backfill(relation, source.id, source.bit, first_batches[source.id], source.since))
-    return tuple(backfills)
-
-
-def _covers_input(source: NormalizedJoin, target: NormalizedJoin, relation: str) -> bool:
-    available, wanted = source.inputs[relation], target.inputs[relation]
-    stored_columns = {name for name in source.columns if relation_of_column(name) == relation}
-    return (
-        (available.stream, available.predicate) == (wanted.stream, wanted.predicate)
-        and available.length + source.lateness >= wanted.length + target.lateness
-        and available.lateness >= wanted.lateness
-        and set(target.streams) <= set(source.streams)  # the source's watermark is never ahead: it evicted no row too early
-        and {name for name in target.columns if relation_of_column(name) == relation} <= stored_columns
-    )

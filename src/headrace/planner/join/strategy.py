@@ -1,15 +1,13 @@
 """Strategies, the results of the optimizer: a probe order for every query and input, and the joins materialized for them.
 
-Equal prefixes of orders are executed once. `build_probe_trees` merges the orders: a tree for each input, whose nodes are visits
-to stores and record which joins are complete there.
+Equal prefixes of orders are executed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
+from headrace.planner.join.join_graph import Attribute, JoinGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,79 +119,3 @@ class JoinStrategy:
     def get_plan(self, join: JoinGraph) -> JoinProbePlan:
         """Return the plan of a query or of a materialized join."""
         return next(plan for plan in (*self.query_plans, *self.materialized_plans) if plan.join_graph == join)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeVisit:
-    """A node of a probe tree: rows visit a store; joined with its rows, they form `result`.
-
-    `is_query_result` says that they are results of the query `result`; `filled_stores` are the stores that they enter. Equal rows
-    may also occur elsewhere in the tree, as intermediate results; they are emitted and stored in one place only.
-    """
-
-    store: PartitionedStore
-    result: JoinGraph
-    children: tuple[ProbeVisit, ...]
-    is_query_result: bool
-    filled_stores: tuple[PartitionedStore, ...]
-
-    def walk(self) -> Iterator[ProbeVisit]:
-        """Yield this node and all below it, parents first."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeTree:
-    """All work for new rows of an input: the stores of the input that they enter, and the visits that they start with."""
-
-    start: str
-    filled_stores: tuple[PartitionedStore, ...]
-    children: tuple[ProbeVisit, ...]
-
-    def walk(self) -> Iterator[ProbeVisit]:
-        """Yield all visits, parents first."""
-        for child in self.children:
-            yield from child.walk()
-
-
-@dataclass(frozen=True, slots=True)
-class _ProbeTreeNode:
-    children: dict[tuple[PartitionedStore, JoinGraph], _ProbeTreeNode] = field(default_factory=dict)
-    completes_query: set[bool] = field(default_factory=set)  # True for a query, False for a materialized join
-
-
-def build_probe_trees(strategy: JoinStrategy) -> tuple[ProbeTree, ...]:
-    """Return the orders of a strategy, merged where their prefixes are equal; one tree for each input, by name."""
-    roots: dict[str, _ProbeTreeNode] = {}
-    for plan, is_query in (
-        *((query_plan, True) for query_plan in strategy.query_plans),
-        *((join_plan, False) for join_plan in strategy.materialized_plans),
-    ):
-        for order in plan.probe_orders:
-            node, covered = roots.setdefault(order.start, _ProbeTreeNode()), frozenset({order.start})
-            for store in order.stores:
-                covered |= store.relation.relations
-                node = node.children.setdefault((store, plan.join_graph.subgraph(covered)), _ProbeTreeNode())
-            node.completes_query.add(is_query)
-    stores = _group_by_relation(strategy.stores)
-    trees = []
-    for start, root in sorted(roots.items()):
-        trees.append(ProbeTree(start, stores.get(input_relation(start), ()), _build_visits(root, stores)))
-    return tuple(trees)
-
-
-def _build_visits(node: _ProbeTreeNode, stores: dict[JoinGraph, tuple[PartitionedStore, ...]]) -> tuple[ProbeVisit, ...]:
-    visits = []
-    for (store, result), child in node.children.items():
-        fills = stores.get(result, ()) if False in child.completes_query else ()
-        visits.append(ProbeVisit(store, result, _build_visits(child, stores), True in child.completes_query, fills))
-    return tuple(visits)
-
-
-def _group_by_relation(stores: frozenset[PartitionedStore]) -> dict[JoinGraph, tuple[PartitionedStore, ...]]:
-    stores_by_relation: dict[JoinGraph, tuple[PartitionedStore, ...]] = {}
-    for store in sorted(stores, key=str):
-        stores_by_relation[store.relation] = (*stores_by_relation.get(store.relation, ()), store)
-    return stores_by_relation

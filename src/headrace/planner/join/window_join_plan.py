@@ -5,8 +5,9 @@
     clicks ──┘                    ├─ step 2, by campaign ──→
     campaigns ────────────────────┘
 
-Steps by the same keys run in one partition; where the keys change, rows are shuffled by the new ones. Rows without keys, those of
-steps without equalities, lie in a single partition. Queries whose chains have a common prefix share its steps.
+Steps by the same keys run in one partition; where the keys change, rows are shuffled by the new ones. Rows without keys are
+spread evenly, and at a step without equalities one side is copied to all partitions: each pair of rows meets in one of them, and
+all have equal shares of the pairs. Queries whose chains have a common prefix share its steps.
 
 The optimizer chooses the order of inputs and the group of queries that share it, and may change both: a `JoinOrderVersion`
 applies to windows from an event time on. After a change, windows that started earlier are still joined by the old version from
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
+from itertools import accumulate
 
 from headrace.model.expression import TRUE, Call, Column, Expression, column_names, combine_conjuncts, split_conjuncts
 from headrace.model.record import record
@@ -111,7 +114,7 @@ def build_join_tree(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
 
 
 def count_cross_products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
-    """Return the number of cross products: steps of an order without an equality, whose rows all meet in one partition."""
+    """Return the number of cross products: steps of an order without an equality."""
     count, joined = 0, frozenset({order[0]})
     for index in order[1:]:
         count += all(to_equality(condition, joined, index) is None for condition in conditions)
@@ -162,14 +165,37 @@ class WindowJoinLeaf:
     group: int = 0
 
 
+class StepExchange(Enum):
+    """How the rows of a step and of its leaf meet: by keys, or by copies of the side of which each row may be joined alone."""
+
+    KEYS = "by keys"
+    COPY_LEAF = "the leaf in all partitions"  # each row so far is in one partition, and meets all rows of the leaf
+    COPY_ROWS = "rows in all partitions"  # each row of the leaf is in one partition
+    GATHER = "one partition"  # a full outer join needs all rows of both sides, to tell which have no partner
+
+    @property
+    def moves_leaf(self) -> bool:
+        """Whether the rows of the leaf leave their partitions."""
+        return self in (StepExchange.COPY_LEAF, StepExchange.GATHER)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowJoinStep:
-    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled by `left_keys`."""
+    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled: by `left_keys`, if there are any."""
 
     kind: JoinKind
     left_keys: JoinKeys
     leaf: WindowJoinLeaf
     repartitions: bool
+
+    @property
+    def exchange(self) -> StepExchange:
+        """How rows meet; what moves arrives with the last shuffle before the step."""
+        if self.left_keys:
+            return StepExchange.KEYS
+        if self.kind is JoinKind.FULL:
+            return StepExchange.GATHER
+        return StepExchange.COPY_ROWS if self.kind is JoinKind.RIGHT else StepExchange.COPY_LEAF
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +208,15 @@ class WindowJoinChain:
     @property
     def extra_shuffles(self) -> int:
         """The number of shuffles after the first one."""
-        return sum(step.repartitions for step in self.steps)
+        return self.step_levels[-1]
+
+    @property
+    def step_levels(self) -> tuple[int, ...]:
+        """The number of shuffles after the first one before each step."""
+        return tuple(accumulate(int(step.repartitions) for step in self.steps))
+
+
+_KEEPS_PARTITIONING = (StepExchange.KEYS, StepExchange.COPY_LEAF)
 
 
 def build_chain(plan: WindowJoinQuery, tree: JoinNode, group: int = 0) -> WindowJoinChain:
@@ -197,15 +231,18 @@ def build_chain(plan: WindowJoinQuery, tree: JoinNode, group: int = 0) -> Window
 
     first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
     steps: list[WindowJoinStep] = []
-    partitioning: list[frozenset[Expression]] = []
+    partitioning: list[frozenset[Expression]] | None = None
     for node in nodes:
         keys = tuple(e.left for e in node.equalities)
-        moves = bool(steps) and not _is_partitioned_by(partitioning, keys)
-        right = tuple(e.right for e in node.equalities)
-        steps.append(WindowJoinStep(node.kind, keys, leaf(node.right, right), moves))
-        if not steps[:-1] or moves:
+        step = WindowJoinStep(node.kind, keys, leaf(node.right, tuple(e.right for e in node.equalities)), repartitions=False)
+        if step.exchange is StepExchange.KEYS:
+            moves = bool(steps) and not _is_partitioned_by(partitioning, keys)
+        else:  # a leaf can be copied by any shuffle before the step
+            moves = step.exchange is not StepExchange.COPY_LEAF or not any(earlier.repartitions for earlier in steps)
+        if keys and (moves or not steps):
             partitioning = [frozenset({key}) for key in keys]
-        partitioning = _partitioning_after(partitioning, node)
+        steps.append(replace(step, repartitions=moves))
+        partitioning = _partitioning_after(partitioning, node) if step.exchange in _KEEPS_PARTITIONING else None
     return WindowJoinChain(first, tuple(steps))
 
 
@@ -220,13 +257,19 @@ def build_chains(
     return result
 
 
-def _is_partitioned_by(partitioning: list[frozenset[Expression]], keys: JoinKeys) -> bool:
+def _is_partitioned_by(partitioning: list[frozenset[Expression]] | None, keys: JoinKeys) -> bool:
     """Return whether rows with this partitioning (each key with its equal expressions) are already partitioned by these keys."""
-    return len(partitioning) == len(keys) and all(key in names for key, names in zip(keys, partitioning, strict=True))
+    return (
+        partitioning is not None
+        and len(partitioning) == len(keys)
+        and all(key in names for key, names in zip(keys, partitioning, strict=True))
+    )
 
 
-def _partitioning_after(partitioning: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
+def _partitioning_after(partitioning: list[frozenset[Expression]] | None, node: JoinNode) -> list[frozenset[Expression]] | None:
     """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
+    if partitioning is None:
+        return None
 
     def extend_names(known: frozenset[Expression], equalities: tuple[JoinEquality, ...]) -> frozenset[Expression]:
         equal = frozenset(e.right for e in equalities if e.left in known)

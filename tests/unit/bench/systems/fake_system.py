@@ -38,6 +38,9 @@ class FakeAdapter:
             self.broken = self.broken or query.name == "breaks"
             self.events.report_live(query.name)
 
+    def read_component_seconds(self):
+        return {"join": 1.5}
+
     def check(self):
         if self.broken:
             raise HeadraceError("it broke")

@@ -175,11 +175,19 @@ def test_nodes_are_limited_on_request_and_other_events_are_kept(start_fake):
         assert [(e.event, e.query) for e in system.events()] == [("live", "limited")]
 
 
+def test_a_system_says_how_much_work_its_components_had(start_fake):
+    with start_fake() as system:
+        system.wait_ready(TIMEOUT)
+        assert system.read_component_seconds(TIMEOUT) == {"join": 1.5}
+        assert system.events() == []
+
+
 def test_nodes_that_cannot_be_limited_fail_the_system(start_fake):
     with start_fake(**{"cannot limit": True}) as system:
         system.wait_ready(TIMEOUT)
         with pytest.raises(HeadraceError, match=r"systems\.fake_system failed\ndetail: a node has ended"):
             system.limit_nodes(TIMEOUT)
+        assert [event.reason for event in system.events() if event.event == "failed"] == ["a node has ended"]
 
 
 def test_a_missing_module_raises(tmp_path):

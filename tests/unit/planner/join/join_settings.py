@@ -7,10 +7,11 @@ from functools import cache
 from itertools import combinations, pairwise
 from random import Random
 
-from headrace.planner.join.cost import HistoryCardinality, estimate_task_counts
-from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
-from headrace.planner.join.join_trees import OperatorTree, enumerate_connected_trees
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate
+from headrace.planner.join.join_trees import OperatorTree
 from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_models import HistoryCardinality, estimate_task_counts, make_equality
+from support.join_tree_search import enumerate_connected_trees
 
 LINKS = {
     "chain": lambda names: list(pairwise(names)),

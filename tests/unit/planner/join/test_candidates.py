@@ -8,17 +8,19 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, TD, TU, UD, labels, names
 
-from headrace.planner.join.candidates import (
+from headrace.planner.join.candidates import generate_candidates, list_targets
+from headrace.planner.join.cost import WindowCardinality, estimate_step_costs
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, input_relation
+from headrace.planner.join.strategy import PartitionedStore
+from support.join_models import (
+    HistoryCardinality,
     enumerate_partitioned_stores,
     enumerate_probe_orders,
     find_partitionings,
-    generate_candidates,
     list_intermediates,
-    list_targets,
+    make_equality,
+    make_theta_predicate,
 )
-from headrace.planner.join.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
-from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality, make_theta_predicate
-from headrace.planner.join.strategy import PartitionedStore
 from support.random_join_graphs import JoinEnvironment, draw_workload
 
 
@@ -157,9 +159,21 @@ def test_orders_visit_every_input_once():
             assert all(not a & b for a, b in product(parts, parts) if a is not b)
 
 
-def test_cross_products_are_refused():
-    with pytest.raises(ValueError, match="cross product"):
-        generate_candidates([JoinGraph(frozenset("RS"))], FIGURES, 1)
+def test_a_cross_product_may_come_at_any_step():
+    product_of_all = JoinGraph(frozenset("RST"), frozenset({RS}))
+    among = generate_candidates([product_of_all], FIGURES, 1)
+    orders = {start: {names(order) for order in enumerate_probe_orders(product_of_all, start)} for start in "RST"}
+    assert orders["R"] == {"R S T", "R T S", "R ST"}
+    assert all(among.last_steps[target] for target in list_targets(product_of_all))
+
+
+def test_a_condition_over_three_inputs_connects_each_two_of_them():
+    ternary = JoinPredicate(("R", "S", "T"), "R.a + S.b < T.c")
+    query = JoinGraph(frozenset("RST"), frozenset({ternary}))
+    assert query.is_connected()
+    assert list(query.predicates_between("RS", "T")) == [ternary]
+    assert list(query.predicates_between("R", "S")) == []
+    assert {names(order) for order in enumerate_probe_orders(query, "R")} == {"R S T", "R T S", "R ST"}
 
 
 def star(inputs):
@@ -190,7 +204,7 @@ def test_the_limit_keeps_the_cheapest_order():
     query, _ = star(7)
     sizes = {name: 10.0 * (1 + position) for position, name in enumerate(sorted(query.relations))}
     figures = HistoryCardinality(sizes, dict.fromkeys(query.predicates, 0.02), last_only=False)
-    among = generate_candidates([query], figures, 1, storage_weight=0.0)
+    among = generate_candidates([query], figures, 1, storage_weight=0.0, max_steps=1)
     for start in sorted(query.relations):
         costs = [sum(among.steps[number].cost for number in among.paths[ending]) for ending in among.last_steps[query, start]]
         expected = [

@@ -16,9 +16,9 @@ from headrace.planner.join.join_trees import (
     find_predicate_chain,
     iter_chain_trees,
     iter_operators,
-    optimize_chain_top_down,
 )
 from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_tree_search import optimize_chain_top_down
 
 
 def estimate_storage(tree: OperatorTree, setting: JoinCostModel) -> float:
@@ -44,8 +44,7 @@ def test_find_predicate_chain_returns_the_first_chain_by_name() -> None:
 
 
 def test_a_star_has_no_chain() -> None:
-    with pytest.raises(ValueError, match="no chain of predicates connects all of A, B, C, D, E"):
-        find_predicate_chain(draw_setting(0, kind="star").join_graph)
+    assert find_predicate_chain(draw_setting(0, kind="star").join_graph) is None
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from two_queries import FIGURES, Q1, Q2
 
 from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
 from headrace.planner.join.candidates import generate_candidates, list_targets, price_choice, prune_choice
-from headrace.planner.join.greedy import choose_greedily, improve_choice, optimize_greedily
-from headrace.planner.join.optimizer import optimize_sliding_joins
+from headrace.planner.join.greedy import choose_greedily, improve_choice
+from headrace.planner.join.optimizer import Objective
 from support.exhaustive_join_search import compute_cost
+from support.join_models import optimize_greedily, optimize_sliding_joins
 from support.random_join_graphs import draw_workload
 
 
@@ -72,7 +73,7 @@ def test_joint_optimization_costs_less_than_merging_and_merging_less_than_indivi
 
 def test_individual_optimization_equals_the_optimum_of_each_query():
     for query, alone in zip((Q1, Q2), optimize_individually([Q1, Q2], FIGURES, 4), strict=True):
-        assert alone.total_cost == pytest.approx(optimize_sliding_joins([query], FIGURES, 4, gap=0.0).total_cost)
+        assert alone.total_cost == pytest.approx(optimize_sliding_joins([query], FIGURES, 4, Objective(gap=0.0)).total_cost)
 
 
 def test_sharing_over_ten_relations_saves_two_fifths_of_the_probe_cost():

@@ -15,9 +15,9 @@ from headrace.planner.join.join_trees import (
     estimate_probe_cost,
     estimate_storage_cost,
     iter_left_deep_trees,
-    optimize_left_deep,
 )
 from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_tree_search import optimize_left_deep
 
 
 def estimate_storage(tree: OperatorTree, setting: JoinCostModel) -> float:

@@ -17,9 +17,9 @@ from headrace.planner.join.join_trees import (
     estimate_probe_cost,
     iter_merged_trees,
     iter_operators,
-    merge_iteratively,
 )
 from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_tree_search import merge_iteratively
 
 
 def build_flat(setting: JoinCostModel) -> OperatorTree:

@@ -9,15 +9,10 @@ import pytest
 from join_settings import LINKS, draw_setting, make_setting
 
 from headrace.planner.join.cost import RelationOrder, WindowCardinality, estimate_step_costs
-from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality
-from headrace.planner.join.probe_orders import (
-    JoinCostModel,
-    enumerate_orders,
-    find_best_order,
-    find_greedy_order,
-    find_joinable,
-    find_probe_orders,
-)
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
+from headrace.planner.join.probe_orders import JoinCostModel, find_greedy_order, find_joinable, find_probe_orders
+from support.join_models import make_equality
+from support.join_tree_search import enumerate_orders, find_best_order
 
 R, S, T = (input_relation(name) for name in "RST")
 

@@ -11,16 +11,10 @@ from collections import Counter
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, labels
 
-from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality
-from headrace.planner.join.optimizer import optimize_sliding_joins
-from headrace.planner.join.strategy import (
-    JoinProbePlan,
-    JoinStrategy,
-    PartitionedStore,
-    ProbeOrder,
-    SolverReport,
-    build_probe_trees,
-)
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
+from headrace.planner.join.optimizer import Objective
+from headrace.planner.join.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
+from support.join_models import build_probe_trees, make_equality, optimize_sliding_joins
 from support.random_join_graphs import draw_workload
 
 R, S, T = (input_relation(name) for name in "RST")
@@ -130,7 +124,7 @@ def test_get_plan_returns_the_plan_of_a_join():
 
 def test_a_query_can_be_materialized_for_another_query():
     part = Q1.subgraph("ST")
-    strategy = optimize_sliding_joins([Q1, part], FIGURES, 1, storage_weight=0.1)
+    strategy = optimize_sliding_joins([Q1, part], FIGURES, 1, Objective(storage_weight=0.1))
     assert [plan.join_graph for plan in strategy.materialized_plans] == [part]
     assert strategy.materialized_plans[0] == strategy.query_plans[1]
     tree = next(tree for tree in build_probe_trees(strategy) if tree.start == "S")

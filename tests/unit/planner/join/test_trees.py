@@ -11,11 +11,7 @@ from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
-    choose_cheapest_tree,
     count_hops,
-    derive_tree_shape,
-    enumerate_connected_trees,
-    enumerate_trees,
     estimate_latency,
     estimate_operator_cost,
     estimate_probe_cost,
@@ -25,7 +21,14 @@ from headrace.planner.join.join_trees import (
     list_child_relations,
     list_stored_relations,
 )
-from headrace.planner.join.probe_orders import JoinCostModel, find_best_order
+from headrace.planner.join.probe_orders import JoinCostModel
+from support.join_tree_search import (
+    choose_cheapest_tree,
+    derive_tree_shape,
+    enumerate_connected_trees,
+    enumerate_trees,
+    find_best_order,
+)
 
 
 def estimate_storage(tree: OperatorTree, setting: JoinCostModel) -> float:

@@ -5,8 +5,8 @@ q1   R ─b─ S ─c─ T             q2   S ─c─ T ─d─ U
 
 from __future__ import annotations
 
-from headrace.planner.join.cost import HistoryCardinality
-from headrace.planner.join.join_graph import Attribute, JoinGraph, make_equality
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+from support.join_models import HistoryCardinality, make_equality
 
 RB, SB, SC, TC, TD, UD = (Attribute(*text.split(".")) for text in ("R.b", "S.b", "S.c", "T.c", "T.d", "U.d"))
 RS, ST, TU = make_equality(RB, SB), make_equality(SC, TC), make_equality(TD, UD)
