@@ -312,7 +312,7 @@ def _upgrade_run(value: Any) -> Any:
     if not isinstance(value, dict) or "failed" in value:
         return value
     computed = ("slowest_data_throughput", "slowest_query", "overall_data_throughput")
-    added = {"sustainable_requests_per_second": None, "data_throughput_by_query": None, "component_seconds": {}}
+    added: dict[str, Any] = {"sustainable_requests_per_second": None, "data_throughput_by_query": None, "component_seconds": {}}
     return {**value, **{name: None for name in computed if name in value}, **added}
 
 
