@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("preloaded")
 
 TIMEOUT = 60.0
 ROWS, SPAN_US = 6_000, 12_000_000  # over all streams
-DRIVER_RATE, DRIVER_ROWS = 2_000, 3_000
+DRIVER_RATE, DRIVER_ROWS = 20_000, 3_000
 SLIDING_JOINS: dict[str, dict[str, Any]] = {
     "headrace": {},
     "headrace_common": {"sliding_plan": "common"},

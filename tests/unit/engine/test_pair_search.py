@@ -140,7 +140,7 @@ def join_by_nested_loops(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([0.0, 0.2, 1.0]), st.sampled_from([1, 16, 1 << 20]))
-@settings(max_examples=scale_examples(1000))
+@settings(max_examples=scale_examples(500))
 def test_queries_find_their_pairs_and_compare_no_more_together_than_apart(
     seed: int, count: int, extreme: float, room: int
 ) -> None:
