@@ -309,3 +309,19 @@ def test_the_work_at_stores_is_counted_by_partition(tmp_path: Path):
 def test_invalid_options_are_refused(settings: dict[str, Any], message: str):
     with pytest.raises(SessionError, match=message):
         SlidingJoinOptions.parse(**settings)
+
+
+@pytest.mark.parametrize(
+    ("condition", "pairs"),
+    [
+        ("r.b BETWEEN s.b - 1 AND s.b + 1", 2 * 22),  # the 22 pairs of a range search in each of two batches
+        ("r.b <> s.b", 2 * 64),  # all pairs
+    ],
+)
+def test_the_pairs_that_are_compared_without_an_equality_are_counted(tmp_path: Path, condition: str, pairs: int):
+    with JoinSession(tmp_path / "c", "rs", partitions=2) as streams:
+        streams.session.add(join_sql(condition), name="q")
+        for second in range(2):
+            streams.advance({n: [{"a": 1, "b": k, "c": 1, "at": second * 100 + k / 9} for k in range(8)] for n in "rs"})
+        work = streams.session.statistics.count_store_work()
+        assert sum(counts.pairs for by_partition in work.values() for counts in by_partition.values()) == pairs
