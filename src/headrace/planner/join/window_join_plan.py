@@ -121,20 +121,23 @@ def build_join_tree(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
     """
     if not is_reorderable(plan):
         return plan.tree
-    pending = list(iter_conditions(plan))
+    conditions = tuple(iter_conditions(plan))
     tree: JoinTree = order[0]
-    joined = frozenset({order[0]})
-    for index in order[1:]:
-        reached = joined | {index}
-        due = [condition for condition in pending if find_inputs(condition) <= reached]
-        pending = [condition for condition in pending if not find_inputs(condition) <= reached]
-        candidates = [to_equality(condition, joined, index) for condition in due]
-        found = [candidate for candidate in candidates if candidate is not None]
-        equalities = tuple(sorted(found, key=lambda e: (str(to_stream_columns(e.right)), str(to_stream_columns(e.left)))))
-        rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
-        tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
+    for position, index in enumerate(order[1:], 1):
+        tree = make_inner_node(conditions, tree, frozenset(order[:position]), index)
     assert isinstance(tree, JoinNode)
     return tree
+
+
+def make_inner_node(conditions: Sequence[Expression], left: JoinTree, joined: frozenset[int], index: int) -> JoinNode:
+    """Return the inner join of some inputs with one more, with the conditions that can be applied then, but not before."""
+    reached, is_first = joined | {index}, len(joined) == 1
+    due = [c for c in conditions if find_inputs(c) <= reached and (is_first or not find_inputs(c) <= joined)]
+    candidates = [to_equality(condition, joined, index) for condition in due]
+    found = [candidate for candidate in candidates if candidate is not None]
+    equalities = tuple(sorted(found, key=lambda e: (str(to_stream_columns(e.right)), str(to_stream_columns(e.left)))))
+    rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
+    return JoinNode(JoinKind.INNER, left, index, equalities, rest)
 
 
 def count_cross_products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
@@ -258,37 +261,59 @@ class WindowJoinChain:
 
 
 _KEEPS_PARTITIONING = (StepExchange.KEYS, StepExchange.COPY_LEAF)
+Partitioning = tuple[frozenset[Expression], ...]  # each key with the expressions that are equal to it
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPrefix:
+    """The first inputs of a chain, and by what their joined rows are partitioned (None: by nothing that is known)."""
+
+    order: tuple[int, ...]
+    first_leaf: WindowJoinLeaf | None = None
+    steps: tuple[WindowJoinStep, ...] = ()
+    partitioning: Partitioning | None = None
+
+    @property
+    def level(self) -> int:
+        """The number of shuffles after the first one."""
+        return sum(step.repartitions for step in self.steps)
+
+
+def extend_chain(plan: WindowJoinQuery, prefix: ChainPrefix, node: JoinNode, group: int = 0) -> ChainPrefix:
+    """Return the prefix with one more input: the right side of the join node."""
+    assert isinstance(node.right, int)
+    order = (*prefix.order, node.right)
+    positions = {index: position for position, index in enumerate(order)}
+
+    def leaf(index: int, keys: JoinKeys) -> WindowJoinLeaf:
+        stream_keys = tuple(map(to_stream_columns, keys))
+        return WindowJoinLeaf(positions[index], plan.inputs[index].stream, stream_keys, plan.stream_occurrence(index), group)
+
+    keys = tuple(e.left for e in node.equalities)
+    left_keys = keys if order == tuple(range(len(order))) else tuple(_renumber_columns(key, positions) for key in keys)
+    right = leaf(node.right, tuple(e.right for e in node.equalities))
+    step = WindowJoinStep(node.kind, left_keys, right, repartitions=False)
+    partitioning = prefix.partitioning
+    if step.exchange is StepExchange.KEYS:
+        moves = bool(prefix.steps) and not _is_partitioned_by(partitioning, keys)
+    else:  # a leaf can be copied by any shuffle before the step
+        moves = step.exchange is not StepExchange.COPY_LEAF or not any(earlier.repartitions for earlier in prefix.steps)
+    if keys and (moves or not prefix.steps):
+        partitioning = tuple(frozenset({key}) for key in keys)
+    partitioning = _partitioning_after(partitioning, node) if step.exchange in _KEEPS_PARTITIONING else None
+    first_leaf = prefix.first_leaf or leaf(prefix.order[0], keys)
+    return ChainPrefix(order, first_leaf, (*prefix.steps, replace(step, repartitions=moves)), partitioning)
 
 
 def build_chain(plan: WindowJoinQuery, tree: JoinNode, groups: Sequence[int] = ()) -> WindowJoinChain:
     """Return the chain of a join under a left-deep tree; `groups` has the group of each step, by default 0."""
     nodes = list(iter_join_nodes(tree))
-    order = tuple(iter_inputs(tree))
-    positions = {index: position for position, index in enumerate(order)}
-    is_renumbered = any(index != position for index, position in positions.items())
-
-    def leaf(index: JoinTree, keys: JoinKeys) -> WindowJoinLeaf:
-        assert isinstance(index, int)
-        group = groups[max(positions[index] - 1, 0)] if groups else 0
-        stream_keys = tuple(map(to_stream_columns, keys))
-        return WindowJoinLeaf(positions[index], plan.inputs[index].stream, stream_keys, plan.stream_occurrence(index), group)
-
-    first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
-    steps: list[WindowJoinStep] = []
-    partitioning: list[frozenset[Expression]] | None = None
-    for node in nodes:
-        keys = tuple(e.left for e in node.equalities)
-        left_keys = tuple(_renumber_columns(key, positions) for key in keys) if is_renumbered else keys
-        step = WindowJoinStep(node.kind, left_keys, leaf(node.right, tuple(e.right for e in node.equalities)), repartitions=False)
-        if step.exchange is StepExchange.KEYS:
-            moves = bool(steps) and not _is_partitioned_by(partitioning, keys)
-        else:  # a leaf can be copied by any shuffle before the step
-            moves = step.exchange is not StepExchange.COPY_LEAF or not any(earlier.repartitions for earlier in steps)
-        if keys and (moves or not steps):
-            partitioning = [frozenset({key}) for key in keys]
-        steps.append(replace(step, repartitions=moves))
-        partitioning = _partitioning_after(partitioning, node) if step.exchange in _KEEPS_PARTITIONING else None
-    return WindowJoinChain(first, tuple(steps))
+    assert isinstance(nodes[0].left, int)
+    prefix = ChainPrefix((nodes[0].left,))
+    for node, group in zip(nodes, groups or [0] * len(nodes), strict=True):
+        prefix = extend_chain(plan, prefix, node, group)
+    assert prefix.first_leaf is not None
+    return WindowJoinChain(prefix.first_leaf, prefix.steps)
 
 
 def build_chains(
@@ -302,8 +327,8 @@ def build_chains(
     return result
 
 
-def _is_partitioned_by(partitioning: list[frozenset[Expression]] | None, keys: JoinKeys) -> bool:
-    """Return whether rows with this partitioning (each key with its equal expressions) are already partitioned by these keys."""
+def _is_partitioned_by(partitioning: Partitioning | None, keys: JoinKeys) -> bool:
+    """Return whether rows with this partitioning are already partitioned by these keys."""
     return (
         partitioning is not None
         and len(partitioning) == len(keys)
@@ -311,7 +336,7 @@ def _is_partitioned_by(partitioning: list[frozenset[Expression]] | None, keys: J
     )
 
 
-def _partitioning_after(partitioning: list[frozenset[Expression]] | None, node: JoinNode) -> list[frozenset[Expression]] | None:
+def _partitioning_after(partitioning: Partitioning | None, node: JoinNode) -> Partitioning | None:
     """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
     if partitioning is None:
         return None
@@ -324,7 +349,7 @@ def _partitioning_after(partitioning: list[frozenset[Expression]] | None, node: 
             return equal
         return known | equal if node.kind is JoinKind.INNER else known
 
-    return [extend_names(known, node.equalities) for known in partitioning]
+    return tuple(extend_names(known, node.equalities) for known in partitioning)
 
 
 def count_extra_shuffles(plan: WindowJoinQuery, arrangements: Sequence[JoinOrderVersion]) -> int:
