@@ -30,6 +30,7 @@ from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
+from headrace.model.window_join_options import WindowJoinInput, WindowJoinOptions
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
 from headrace.runtime.backend import BackendStart, probe_backend, to_source
 from headrace.runtime.batch_loop import BatchLoop
@@ -75,6 +76,7 @@ class Session(ReportingSession):
         sliding_target: str = "probes",
         sliding_budget: int | None = None,
         sliding_sharing: bool = True,
+        window_joins: WindowJoinInput = None,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -101,6 +103,9 @@ class Session(ReportingSession):
         - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
           "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
           with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
+        - `window_joins`: how joins in TUMBLE and HOP windows are planned, by name: {"grouping": True, "reordering": True,
+          "block_inputs": 5, "order_gain": 0.33, "group_gain": 0.2, "full_above": 0.5, "drift": 1.5, "interval": 4,
+          "planning_steps": 100_000}.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -119,6 +124,7 @@ class Session(ReportingSession):
         for an invalid setting or if Spark cannot be started.
         """
         sliding_joins = SlidingJoinOptions.parse(sliding_plan, sliding_target, sliding_budget, is_shared=sliding_sharing)
+        planning = WindowJoinOptions.parse(window_joins)
         self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
@@ -129,7 +135,7 @@ class Session(ReportingSession):
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins, planning)
             self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)

@@ -83,7 +83,9 @@ class RandomReplanner(WindowJoinOptimizer):
         versions: dict[int, JoinOrderVersion] = {}
         for number, query in live.items():
             if isinstance(query.plan, WindowJoinQuery) and is_reorderable(query.plan) and self._random.random() < 0.5:
-                versions[number] = JoinOrderVersion(self._random.choice(_list_orders(query.plan)), self._random.randrange(2))
+                order = self._random.choice(_list_orders(query.plan))
+                later = tuple(self._random.randrange(2) for _ in order[2:]) if self._random.random() < 0.5 else ()
+                versions[number] = JoinOrderVersion(order, self._random.randrange(2), later_groups=later)
         return versions
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.plan.derived import AnyQuery
-from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import Changelog, apply_changelog, root_query_id, split_query
-from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
-from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.join.window_join_cost import JoinStatistics
+from headrace.planner.join.window_join_replanning import list_joining_queries, share_steps
 from headrace.planner.operator_grouping import estimate_layout_costs
 from headrace.planner.shared_plan import (
     JoinBuffer,
@@ -66,7 +65,6 @@ def divide_costs(charges: Iterable[SharedCost]) -> dict[int, CostBreakdown]:
     return {query_id: CostBreakdown(alone[query_id], shared[query_id], shared[query_id] / total_shared) for query_id in alone}
 
 
-_MICROS_PER_SECOND = 1_000_000
 _SECONDS_PER_NANO = 1e-9
 # Measured nanoseconds per row on one core (docs/performance.md); the model that chooses layouts knows only their differences.
 _READ_NS = 20.0  # read and decode
@@ -76,8 +74,6 @@ _OPERATOR_NS: dict[type[SharedOperator], float] = {
     StatelessRouter: 48.0,
 }  # group, sort, or route
 _BUFFER_NS = 150.0  # buffer for a join
-_JOIN_ROW_NS = 105.0  # index, repartition or look up
-_JOIN_MATCH_NS = 45.0  # emit a matching pair
 
 
 def estimate_read_costs(live: Sequence[LiveQuery], rates: Mapping[str, float]) -> Iterator[SharedCost]:
@@ -119,39 +115,19 @@ def estimate_window_join_costs(
         rate = statistics.rates.get(plan.stream, 0.0) * _SECONDS_PER_NANO * _BUFFER_NS
         for buckets in plan.join_buffers:
             yield _estimate_buffer_cost(plan.stream, buckets, rate, statistics)
-    paths: dict[tuple[WindowJoinLeaf | WindowJoinStep, ...], list[LiveQuery]] = {}
-    for query in live:
-        if isinstance(query.plan, WindowJoinQuery) and all(statistics.rates.get(name) for name in query.plan.streams):
-            chain = build_chains(query.plan, query.order_versions)[-1][2]
-            path: tuple[WindowJoinLeaf | WindowJoinStep, ...] = (chain.first_leaf, *chain.steps)
-            for length in range(2, len(path) + 1):
-                paths.setdefault(path[:length], []).append(query)
-    for path, queries in paths.items():
-        alone = {query.id: _estimate_step_seconds(path, [query], statistics) for query in queries}
-        yield SharedCost(min(_estimate_step_seconds(path, queries, statistics), sum(alone.values())), alone)
+    measured = [query for query in live if all(statistics.rates.get(name) for name in query.plan.streams)]
+    for step in share_steps(list_joining_queries(measured, statistics)).steps.values():
+        prefix, loads = step.prefix, step.loads_by_query
+        alone = {number: prefix.estimate_work(load).nanoseconds * _SECONDS_PER_NANO for number, load in loads.items()}
+        yield SharedCost(min(step.cost * _SECONDS_PER_NANO, sum(alone.values())), alone)
 
 
 def _estimate_buffer_cost(stream: str, buckets: JoinBuffer, rate: float, statistics: JoinStatistics) -> SharedCost:
     def rows(bits: Iterable[int]) -> float:
-        share = statistics.wanted_share(stream, buckets.slot, frozenset(bits))
-        return rate * (1.0 if share is None else share)
+        return rate * statistics.estimate_share(stream, buckets.slot, bits)
 
     members = {member.query_id: bit for member, bit in zip(buckets.subscribers, buckets.query_bits, strict=True)}
     return SharedCost(rows(members.values()), {number: rows([bit]) for number, bit in members.items()})
-
-
-def _estimate_step_seconds(
-    path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
-) -> float:
-    """Return the cost of the last step of a path for some queries, in seconds of work per second."""
-    plan = queries[0].plan
-    assert isinstance(plan, WindowJoinQuery)
-    work = JoinWorkload.for_queries(plan, frozenset(query.bit for query in queries), statistics)
-    order = [(element if isinstance(element, WindowJoinLeaf) else element.leaf).input_index for element in path]
-    matches = work.estimate_cardinality(frozenset(order))
-    pairs = matches * (2 if len(order) == len(plan.inputs) else 1)  # the order model counts the last step's pairs twice
-    rows = estimate_order_cost(work, order) - estimate_order_cost(work, order[:-1]) - pairs
-    return (rows * _JOIN_ROW_NS + matches * _JOIN_MATCH_NS) * _SECONDS_PER_NANO * _MICROS_PER_SECOND / plan.ends.step
 
 
 CostModel = Callable[[Sequence[LiveQuery]], Iterable[SharedCost]]

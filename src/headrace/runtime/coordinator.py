@@ -31,10 +31,11 @@ from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT
 from headrace.model.partition_map import PartitionMap
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
+from headrace.model.window_join_options import WindowJoinOptions
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
-from headrace.planner.join.window_join_order import JoinStatistics
+from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
@@ -94,6 +95,7 @@ class Coordinator:
         partitions: PartitionSetting | None,
         rows_per_batch: int,
         sliding_joins: SlidingJoinOptions = SlidingJoinOptions(),  # noqa: B008  a frozen value
+        window_joins: WindowJoinOptions = WindowJoinOptions(),  # noqa: B008  a frozen value
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
@@ -106,7 +108,7 @@ class Coordinator:
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
-        self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(options=sliding_joins))
+        self.optimizers = JoinOptimizers(WindowJoinOptimizer(window_joins), SlidingJoinOptimizer(options=sliding_joins))
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
@@ -546,7 +548,7 @@ class Coordinator:
 
     def collect_join_statistics(self) -> JoinStatistics:
         """Return the statistics of window joins that recent batches measured."""
-        return self.optimizers.window_joins.collect_statistics(self.state)
+        return self.optimizers.window_joins.collect_statistics(self.state, self.live_queries)
 
     def has_work(self) -> bool:
         """Return whether a source has new rows, an unfinished batch must be run again, or sink files were not published."""

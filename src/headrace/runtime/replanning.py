@@ -17,15 +17,24 @@ from dataclasses import dataclass
 
 from headrace.engine.batch_job import ReduceReport
 from headrace.engine.joins.sampling import RelationSample, estimate_selectivities
-from headrace.engine.operators.query_sets import QueryBitmaps, estimate_selected_share
+from headrace.engine.operators.query_sets import QueryBitmaps, list_rows_by_bit
 from headrace.model.sliding_join_options import PlanSearch, SlidingJoinOptions
 from headrace.model.window import UNBOUNDED_LENGTH
+from headrace.model.window_join_options import WindowJoinOptions
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.cost import DEFAULT_RATE, MIN_WINDOW_SECONDS, WindowCardinality
 from headrace.planner.join.plan_comparison import PlanComparison
 from headrace.planner.join.plan_search import compare_plans, estimate_choice
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
-from headrace.planner.join.window_join_order import REGROUP_THRESHOLD, JoinStatistics, reorder_joins
+from headrace.planner.join.window_join_cost import JoinStatistics, RowSample
 from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.join.window_join_replanning import (
+    JoinFigures,
+    JoinReplanning,
+    find_drifted,
+    replan_joins,
+    summarize_statistics,
+)
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.engine_state import EngineState
 
@@ -33,17 +42,22 @@ _WINDOW_JOIN_SAMPLES_KEPT = 8  # samples of a stream
 _QUERIES_PER_INTERVAL = 20  # planning takes some milliseconds a join, so the interval grows by itself for every so many queries
 
 
-class WindowJoinOptimizer:
-    """Collects samples, and plans join orders again when the set of queries changes and every few batches."""
+_DEFAULT_WINDOW_JOIN_OPTIONS = WindowJoinOptions()
 
-    def __init__(self, interval: int = 4) -> None:
-        """Plan again at least after this many batches; the interval grows with the number of queries."""
-        self._interval = interval
+
+class WindowJoinOptimizer:
+    """Collects samples, and plans joins again when the set of queries changes and every few batches."""
+
+    def __init__(self, options: WindowJoinOptions = _DEFAULT_WINDOW_JOIN_OPTIONS) -> None:
+        """Plan again at least after `options.interval` batches; the interval grows with the number of queries."""
+        self._options = options
         self._samples: dict[tuple[str, int], list[QueryBitmaps]] = {}
         self._sampled_queries: frozenset[int] = frozenset()
         self._planned_queries: frozenset[int] = frozenset()
+        self._planned_figures: dict[int, JoinFigures] = {}
         self._last_planned_batch = -1
         self._rows_per_round: dict[tuple[int, int], float] = {}
+        self.last_replanning = JoinReplanning()
 
     def record_batch(self, reduce_reports: Sequence[ReduceReport], live: frozenset[int]) -> None:
         """Record the row counts and samples of a batch. A change of the `live` queries discards samples: bits are reused."""
@@ -63,25 +77,37 @@ class WindowJoinOptimizer:
                 del kept[:-_WINDOW_JOIN_SAMPLES_KEPT]
 
     def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
-        """Return the new join orders for the next batch, by query id; queries without a change are absent."""
+        """Return the new orders and groups for the next batch, by query id; queries without a change are absent.
+
+        Queries that were added, or whose statistics drifted, are placed beside the others. If these, and queries that were
+        removed, are more than `options.full_above` of all, all are planned together.
+        """
         if not self._samples:
             return {}
-        queries = frozenset(live)
-        changed = len(queries ^ self._planned_queries)
-        if not changed and state.batch - self._last_planned_batch < self._interval * (1 + len(queries) // _QUERIES_PER_INTERVAL):
+        queries = frozenset(number for number, query in live.items() if isinstance(query.plan, WindowJoinQuery))
+        interval = self._options.interval * (1 + len(queries) // _QUERIES_PER_INTERVAL)
+        if queries == self._planned_queries and state.batch - self._last_planned_batch < interval:
             return {}
-        anew = changed > REGROUP_THRESHOLD * max(1, len(self._planned_queries))
+        statistics = self.collect_statistics(state, live)
+        figures = summarize_statistics(live.values(), statistics)
+        drifted = find_drifted(self._planned_figures, figures, self._options.drift)
+        changed = (queries ^ self._planned_queries) | drifted
+        is_full = len(changed) > self._options.full_above * max(1, len(self._planned_queries))
         self._planned_queries, self._last_planned_batch = queries, state.batch
-        return reorder_joins(live.values(), self.collect_statistics(state), regroup=anew)
+        self._planned_figures |= {number: figures[number] for number in figures.keys() & changed}
+        self._planned_figures = {number: kept for number, kept in self._planned_figures.items() if number in queries}
+        if not changed:
+            return {}
+        self.last_replanning = replan_joins(live.values(), statistics, None if is_full else changed, self._options)
+        return dict(self.last_replanning.changed)
 
-    def collect_statistics(self, state: EngineState) -> JoinStatistics:
-        """Return the current rates, key counts, selectivities and intermediate row counts."""
+    def collect_statistics(self, state: EngineState, live: Mapping[int, LiveQuery]) -> JoinStatistics:
+        """Return the current rates, key counts, samples and intermediate row counts."""
         rates = {name: stream.rate for name, stream in state.streams.items() if stream.rate}
         keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
-        return JoinStatistics(rates, keys, self._estimate_selected_share, self._rows_per_round)
-
-    def _estimate_selected_share(self, stream: str, slot: int, bits: frozenset[int]) -> float | None:
-        return estimate_selected_share(self._samples.get((stream, slot), ()), bits)
+        bits = [query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)]
+        samples = {place: RowSample(*list_rows_by_bit(kept, bits)) for place, kept in self._samples.items()}
+        return JoinStatistics(rates, keys, samples, self._rows_per_round, state.partitions)
 
 
 _LOG = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ BASE = datetime(2024, 1, 1, tzinfo=UTC)
 
 def run_session(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[dict], list[tuple[int, ...]]]:
     """Run a join; of streams a and c, one is 100 times faster, from second `flip` on the other; return results and orders."""
-    session = hr.Session(path, backend=backend)
+    session = hr.Session(path, backend=backend, window_joins={"order_gain": 0.1})  # what moves is little beside the rounds
     sources = {name: hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP") for name in "abc"}
     for name, source in sources.items():
         session.create_stream(name, source, time="time")
@@ -36,10 +36,10 @@ def run_session(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session
     orders = []
     for second in range(seconds):
         fast, slow = ("a", "c") if second < flip else ("c", "a")
-        for name, rows in ((fast, 200), (slow, 2), ("b", 20)):
+        for name, rows in ((fast, 200), (slow, 2), ("b", 4)):
             step = timedelta(seconds=1) / rows
             sources[name].append([
-                {"k": n % 40, "x": n % 30, "n": second * 1000 + n, "time": BASE + timedelta(seconds=second) + n * step}
+                {"k": n % 2, "x": n % 2, "n": second * 1000 + n, "time": BASE + timedelta(seconds=second) + n * step}
                 for n in range(rows)
             ])  # fmt: skip
         session.advance()
@@ -171,3 +171,48 @@ def test_a_nested_query_reads_all_results_of_a_join_whose_order_changes() -> Non
         pairs = [(a, b) for a in rows for b in rows if a[0] == b[0]]
         expected = sum(sum(b[1] == c[1] for c in rows) * sum(a[0] == d[0] for d in rows) for a, b in pairs)
         assert results[BASE + timedelta(seconds=end)] == expected
+
+
+class ForcedVersions(WindowJoinOptimizer):
+    """Gives each join a version of its own in the first batch."""
+
+    def __init__(self, versions: Mapping[int, JoinOrderVersion]) -> None:
+        super().__init__()
+        self._versions = versions
+
+    def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
+        return {number: self._versions[number] for number in live} if state.batch == 0 else {}
+
+
+SHARED_PAIRS = {
+    "the join that both have in common is shared": ({0: JoinOrderVersion((0, 1)), 1: JoinOrderVersion((1, 2, 0))}, {0: 32}),
+    "other groups share nothing": ({0: JoinOrderVersion((0, 1)), 1: JoinOrderVersion((1, 2, 0), 1)}, {0: 12, 1: 32}),
+    "a later step may be in another group": (
+        {0: JoinOrderVersion((0, 1)), 1: JoinOrderVersion((1, 2, 0), 0, later_groups=(5,))},
+        {0: 32},
+    ),
+}
+
+
+@pytest.mark.parametrize("title", SHARED_PAIRS)
+def test_a_join_within_a_larger_join_is_shared_whatever_its_inputs_are_called(title: str) -> None:
+    versions, expected = SHARED_PAIRS[title]
+    b, c = "TUMBLE(b, '5 s') b", "TUMBLE(c, '5 s') c"
+    with hr.Session(backend="local", partitions=2) as session:
+        sources = {name: hr.MemorySource("k INT, x INT, time TIMESTAMP") for name in "abc"}
+        for name, source in sources.items():
+            session.create_stream(name, source, time="time")
+        small = session.add(f"SELECT b.x AS bx, c.x AS cx FROM {b} JOIN {c} ON b.k = c.k AND b.x < c.x")
+        large = session.add(f"SELECT a.x AS ax, c.x AS cx FROM TUMBLE(a, '5 s') a JOIN {b} ON a.k = b.k JOIN {c} ON b.k = c.k")
+        session.advance()
+        session._coordinator.optimizers.window_joins = ForcedVersions(versions)
+        rows = [{"k": n % 2, "x": n, "time": BASE + timedelta(seconds=n / 2)} for n in range(8)]
+        for start in (BASE, BASE + timedelta(seconds=5)):
+            for source in sources.values():
+                source.append([{**row, "time": row["time"] + (start - BASE)} for row in rows])
+            session.advance()
+        session.drain()
+        measured = session._coordinator.collect_join_statistics().measured_rows
+        assert {query: round(count) for (query, length), count in measured.items() if length == 2} == expected, title
+        assert small.results().num_rows == 2 * sum(b["k"] == c["k"] and b["x"] < c["x"] for b in rows for c in rows)
+        assert large.results().num_rows == 2 * sum(a["k"] == b["k"] == c["k"] for a in rows for b in rows for c in rows)

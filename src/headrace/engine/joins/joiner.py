@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable
 from headrace.engine.joins.output_spec import FinishedQuery, OutputSpec
 from headrace.model.time import MAX_TIME
-from headrace.plan.window_join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
+from headrace.plan.window_join import (
+    JoinNode,
+    WindowJoinQuery,
+    iter_inputs,
+    iter_join_nodes,
+    present_column,
+    split_joined_name,
+)
 from headrace.planner.join.window_join_plan import (
+    JoinPath,
     WindowJoinChain,
     WindowJoinLeaf,
     WindowJoinStep,
     build_chains,
     find_needed_columns,
+    renumber_inputs,
 )
 from headrace.planner.shared_plan import LiveQuery
-
-JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 
 
 class Joiner:
     """Joins the windows of one live query along `path`: its first leaf and its steps.
 
+    The inputs of `plan` are numbered by their positions on the path: queries with a common prefix have the same columns there.
     `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix.
     """
 
     def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
         """Join the windows of a live query that start in [since, until) by a chain."""
         assert isinstance(live.plan, WindowJoinQuery)
-        self.live, self.plan, self.bit = live, live.plan, live.bit
-        self.ends, self.size = live.plan.ends, live.plan.longest_window
+        self.plan = plan = renumber_inputs(replace(live.plan, tree=tree), tuple(iter_inputs(tree)))
+        self.live, self.bit = live, live.bit
+        self.ends, self.size = plan.ends, plan.longest_window
         self.since, self.until = max(since, live.since), until
-        self.chain = chain
-        self.residuals = tuple(node.residual for node in iter_join_nodes(tree))
-        self.path: JoinPath = (self.chain.first_leaf, *self.chain.steps)
-        self._column_types = {column.name: column.type for column in live.plan.joined_columns}
-        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
-        plan = live.plan
-        output = OutputSpec(plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span, plan.inputs[0].window)
+        self.chain, self.path = chain, chain.path
+        self.residuals = tuple(node.residual for node in iter_join_nodes(plan.tree))
+        self._column_types = {column.name: column.type for column in plan.joined_columns}
+        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
+        window = live.plan.inputs[0].window
+        output = OutputSpec(plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span, window)
         self.finished = FinishedQuery(live.id, live.bit, output)
 
     def list_columns(self, path: JoinPath) -> frozenset[str]:

@@ -31,7 +31,7 @@ from headrace.engine.joins.index import (
 )
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelection
-from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
+from headrace.engine.joins.joiner import Joiner, leaf_of
 from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
 from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
@@ -40,7 +40,7 @@ from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make
 from headrace.engine.stage_messages import LevelMessage
 from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
-from headrace.planner.join.window_join_plan import StepExchange, WindowJoinChain, WindowJoinLeaf, WindowJoinStep
+from headrace.planner.join.window_join_plan import JoinPath, StepExchange, WindowJoinChain, WindowJoinLeaf, WindowJoinStep
 from headrace.planner.query_bits import BitTranslation
 
 

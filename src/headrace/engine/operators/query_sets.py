@@ -61,19 +61,23 @@ def translate_sets(sets: QueryBitmaps, translation: BitTranslation, width: int) 
     return translated
 
 
-def estimate_selected_share(samples: Iterable[QueryBitmaps], bits: frozenset[int]) -> float | None:
-    """Return the share of sampled rows whose set has any of the bits; None if no sample covers all of the bits.
+def list_rows_by_bit(samples: Iterable[QueryBitmaps], bits: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return, for each bit, the sampled rows whose set has it, and the rows of samples that cover it: bit i stands for row i.
 
     The first set of a sample contains all bits that the sample covers.
     """
-    mask = make_bitmap(bits, count_words(bits))
-    rows = hits = 0
+    selected, covered, rows = dict.fromkeys(bits, 0), dict.fromkeys(bits, 0), 0
     for sample in samples:
-        sets = resize_bitmaps(sample, len(mask))
-        if np.array_equal(sets[0] & mask, mask):
-            rows += len(sets) - 1
-            hits += int(np.any(sets[1:] & mask, axis=1).sum())
-    return max(hits, 0.5) / rows if rows else None
+        sets = resize_bitmaps(sample, count_words(bits))
+        by_bit = np.packbits(np.unpackbits(sets.view(np.uint8), axis=1, bitorder="little"), axis=0, bitorder="little").T
+        count, numbers = len(sets) - 1, np.ascontiguousarray(by_bit)
+        for bit in bits:
+            column = int.from_bytes(numbers[bit].tobytes(), "little")
+            if column & 1:
+                covered[bit] |= ((1 << count) - 1) << rows
+                selected[bit] |= (column >> 1) << rows
+        rows += count
+    return selected, covered
 
 
 class QuerySetAssigner:

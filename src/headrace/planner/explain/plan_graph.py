@@ -148,3 +148,18 @@ def format_list(parts: Sequence[str]) -> str:
     """Return the parts separated by commas; of a long list, the first ones and the number of the others."""
     shown = ", ".join(parts[:_MAX_LISTED]) or "none"
     return shown if len(parts) <= _MAX_LISTED else f"{shown} … and {len(parts) - _MAX_LISTED} more"
+
+
+def format_partition_keys(keys: Sequence[Expression]) -> str:
+    """Return by what rows of a join buffer are partitioned."""
+    return f"by {format_list([str(key) for key in keys])}" if keys else "spread evenly"
+
+
+def pluralize(word: str, count: int) -> str:
+    """Return the singular or plural form for a count."""
+    return word if count == 1 else ("queries" if word == "query" else f"{word}s")
+
+
+def format_users(names: Sequence[str]) -> str:
+    """Return the number and the names of the queries that use an operator."""
+    return f"{len(names)} {pluralize('query', len(names))}: {format_list(names)}"

@@ -9,20 +9,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.expression import Column, Expression, column_names, substitute_columns
+from headrace.model.expression import Expression
 from headrace.model.partition_map import PartitionMap
 from headrace.model.window import UNBOUNDED_LENGTH, HopWindow, SessionWindow, format_duration
 from headrace.plan.derived import UnitedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
-from headrace.plan.window_join import WindowJoinQuery, split_joined_name
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.cost import estimate_shared_cost, estimate_standalone_costs
-from headrace.planner.explain.plan_graph import format_list, format_probe_conditions
+from headrace.planner.explain.plan_graph import (
+    format_list,
+    format_partition_keys,
+    format_probe_conditions,
+    format_users,
+    pluralize,
+)
+from headrace.planner.explain.window_joins import explain_window_joins
 from headrace.planner.join.normalized_join import format_expression
 from headrace.planner.join.plan_comparison import PlanComparison, format_comparison
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
-from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
-from headrace.planner.join.window_join_plan import StepExchange, WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
 from headrace.planner.shared_plan import (
     JoinBuffer,
@@ -198,7 +204,7 @@ def explain(
             lines += [f"  {line}" for line in format_operator(operator, names, plan.stats)]
         for buckets in plan.join_buffers:
             lines += [f"  {line}" for line in format_join_buffer(buckets, names)]
-    lines += _format_join_steps(live, names, joins or JoinStatistics())
+    lines += explain_window_joins(live, names, joins or JoinStatistics())
     lines += explain_sliding_joins(probes, comparison)
     return "\n".join(lines) + "\n"
 
@@ -223,92 +229,11 @@ def format_join_buffer(buckets: JoinBuffer, names: Mapping[int, str]) -> list[st
     windows = sorted({m.window for m in buckets.subscribers if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide))
     predicate_count = len({m.predicate for m in buckets.subscribers})
     return [
-        f"join buffer {_format_partition_keys(buckets.keys)} · used by {_format_operator_users(buckets, names)}",
+        f"join buffer {format_partition_keys(buckets.keys)} · used by {_format_operator_users(buckets, names)}",
         f"  selection: {predicate_count} distinct {pluralize('predicate', predicate_count)} → a query-set for each row",
         f"  slices: edges of {format_list([str(w) for w in windows])}",
         f"  buffered columns: {format_list(list(buckets.columns))}",
     ]
-
-
-def _format_join_steps(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: JoinStatistics) -> list[str]:
-    """Return the steps of all window joins as a tree: queries with a common prefix, in one group, share its steps."""
-    paths: dict[tuple[WindowJoinLeaf | WindowJoinStep, ...], list[LiveQuery]] = {}
-    for query in live:
-        if isinstance(query.plan, WindowJoinQuery):
-            chain = build_chains(query.plan, query.order_versions)[-1][2]
-            full_path: tuple[WindowJoinLeaf | WindowJoinStep, ...] = (chain.first_leaf, *chain.steps)
-            for depth in range(1, len(full_path) + 1):
-                paths.setdefault(full_path[:depth], []).append(query)
-    lines = ["", "joins"] if paths else []
-    for path in sorted(paths, key=lambda p: [str(element) for element in p]):
-        query_names = format_users([names.get(query.id, str(query.id)) for query in paths[path]])
-        text = f"{'  ' * len(path)}{_format_join_step(path)} · used by {query_names}"
-        lines.append(
-            text + _format_estimate(path, paths[path], statistics) + _format_measured_rows(path, paths[path], statistics)
-        )
-    return lines
-
-
-def _format_estimate(
-    path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
-) -> str:
-    """Return the estimate of the model for one window, from measured statistics or, before these exist, from defaults."""
-    plan = queries[0].plan
-    assert isinstance(plan, WindowJoinQuery)
-    work = JoinWorkload.for_queries(plan, frozenset(query.bit for query in queries), statistics)
-    order = [(element if isinstance(element, WindowJoinLeaf) else element.leaf).input_index for element in path]
-    if len(order) == 1:
-        return f" · about {work.input_rows[order[0]]:,.0f} rows per window (model)"
-    rows, cost = work.estimate_cardinality(frozenset(order)), estimate_order_cost(work, order)
-    return f" · about {rows:,.0f} rows per window, cost {cost:,.0f} (model)"
-
-
-_EXCHANGES = {
-    StepExchange.COPY_LEAF: "{} copied to all partitions",
-    StepExchange.COPY_ROWS: "joined rows copied to all partitions",
-    StepExchange.GATHER: "in one partition",
-}
-
-
-def _format_measured_rows(
-    path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
-) -> str:
-    """Return the number of rows measured in the last window."""
-    row_counts = [
-        statistics.measured_rows[query.id, len(path)] for query in queries if (query.id, len(path)) in statistics.measured_rows
-    ]
-    return f", {max(row_counts):,.0f} measured" if row_counts else ""
-
-
-def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
-    leaves = [element if isinstance(element, WindowJoinLeaf) else element.leaf for element in path]
-    stream_names = {leaf.input_index: leaf.stream if not leaf.slot else f"{leaf.stream}#{leaf.slot + 1}" for leaf in leaves}
-    last = path[-1]
-    if isinstance(last, WindowJoinLeaf):
-        group = f", group {last.group}" if last.group else ""
-        return f"{stream_names[last.input_index]} {_format_partition_keys(last.keys)}{group}"
-    if not last.left_keys:
-        name = stream_names[last.leaf.input_index]
-        return f"{last.kind.value} join with {name} without an equality ({_EXCHANGES[last.exchange].format(name)})"
-    right = [f"{stream_names[last.leaf.input_index]}.{key}" for key in last.leaf.keys]
-    keys = " and ".join(
-        f"{_qualify_columns(left, stream_names)} = {key}" for left, key in zip(last.left_keys, right, strict=True)
-    )
-    moves = " (repartitioned)" if last.repartitions else ""
-    return f"{last.kind.value} join with {stream_names[last.leaf.input_index]} on {keys}{moves}"
-
-
-def _format_partition_keys(keys: Sequence[Expression]) -> str:
-    return f"by {format_list([str(key) for key in keys])}" if keys else "spread evenly"
-
-
-def _qualify_columns(expression: Expression, stream_names: Mapping[int, str]) -> str:
-    """Return an expression over joined columns with stream names instead of input numbers."""
-    qualified = {
-        name: Column(f"{stream_names[split_joined_name(name)[0]]}.{split_joined_name(name)[1]}", expression.type)
-        for name in column_names(expression)
-    }
-    return str(substitute_columns(expression, qualified))
 
 
 def format_operator(operator: SharedOperator, names: Mapping[int, str], stats: StreamStatistics) -> list[str]:
@@ -373,13 +298,3 @@ def _describe_query(plan: LogicalQuery) -> str:
         return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
     kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"
     return f"{kind} of {', '.join(plan.streams)}"
-
-
-def pluralize(word: str, count: int) -> str:
-    """Return the singular or plural form for a count."""
-    return word if count == 1 else ("queries" if word == "query" else f"{word}s")
-
-
-def format_users(names: Sequence[str]) -> str:
-    """Return the number and the names of the queries that use an operator."""
-    return f"{len(names)} {pluralize('query', len(names))}: {format_list(names)}"

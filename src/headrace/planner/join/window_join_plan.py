@@ -16,7 +16,7 @@ buffers partitioned by the old keys; rows are buffered by old and new keys until
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -42,11 +42,22 @@ from headrace.plan.window_join import (
 @record("join-order-version")
 @dataclass(frozen=True, slots=True)
 class JoinOrderVersion:
-    """An order of inputs and the group of queries that share it, valid for windows that start at `since` or later."""
+    """An order of inputs and the groups in which it is shared, valid for windows that start at `since` or later.
+
+    `group` is that of the first step, `later_groups` those of the steps after it; without them, all steps are in `group`. Queries
+    share a step if they share all steps before it, and are in the same group.
+    """
 
     order: tuple[int, ...]
     group: int = 0
     since: int = MIN_TIME
+    later_groups: tuple[int, ...] = ()
+
+    @property
+    def step_groups(self) -> tuple[int, ...]:
+        """The group of each step."""
+        missing = len(self.order) - 2 - len(self.later_groups)
+        return (self.group, *self.later_groups, *([self.group] * missing))
 
 
 def is_reorderable(plan: WindowJoinQuery) -> bool:
@@ -63,20 +74,17 @@ def canonicalize_join(plan: WindowJoinQuery) -> WindowJoinQuery:
     """Return an inner join with its inputs numbered by stream name, so that equal joins written in different orders are equal."""
     if not is_reorderable(plan):
         return plan
-    order = sorted(range(len(plan.inputs)), key=lambda i: (plan.inputs[i].stream, i))
-    if order == list(range(len(order))):
+    return renumber_inputs(plan, sorted(range(len(plan.inputs)), key=lambda i: (plan.inputs[i].stream, i)))
+
+
+def renumber_inputs(plan: WindowJoinQuery, order: Sequence[int]) -> WindowJoinQuery:
+    """Return the same join with its inputs numbered in an order: `order[i]` becomes input i."""
+    if list(order) == list(range(len(order))):
         return plan
     number = {old: new for new, old in enumerate(order)}
 
     def renumber(expression: Expression) -> Expression:
-        if isinstance(expression, Column):
-            if not expression.name[:1].isdigit():
-                return expression
-            index, name = split_joined_name(expression.name)
-            return joined_column(number[index], name, expression.type)
-        if isinstance(expression, Call):
-            return Call(expression.function, tuple(map(renumber, expression.args)), expression.type)
-        return expression
+        return _renumber_columns(expression, number)
 
     def renumber_tree(node: JoinTree) -> JoinTree:
         if isinstance(node, int):
@@ -94,23 +102,42 @@ def canonicalize_join(plan: WindowJoinQuery) -> WindowJoinQuery:
     return WindowJoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
 
 
+def _renumber_columns(expression: Expression, number: Mapping[int, int]) -> Expression:
+    if isinstance(expression, Column):
+        if not expression.name[:1].isdigit():
+            return expression
+        index, name = split_joined_name(expression.name)
+        return joined_column(number[index], name, expression.type)
+    if isinstance(expression, Call):
+        arguments = tuple(_renumber_columns(argument, number) for argument in expression.args)
+        return Call(expression.function, arguments, expression.type)
+    return expression
+
+
 def build_join_tree(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
-    """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible."""
-    if tuple(order) == get_written_order(plan):
+    """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible.
+
+    Equalities are sorted by the keys of the joined input, so that queries that write them in different orders share steps.
+    """
+    if not is_reorderable(plan):
         return plan.tree
-    pending = list(iter_conditions(plan))
+    conditions = tuple(iter_conditions(plan))
     tree: JoinTree = order[0]
-    joined = frozenset({order[0]})
-    for index in order[1:]:
-        reached = joined | {index}
-        due = [condition for condition in pending if find_inputs(condition) <= reached]
-        pending = [condition for condition in pending if not find_inputs(condition) <= reached]
-        candidates = [to_equality(condition, joined, index) for condition in due]
-        equalities = tuple(candidate for candidate in candidates if candidate is not None)
-        rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
-        tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
+    for position, index in enumerate(order[1:], 1):
+        tree = make_inner_node(conditions, tree, frozenset(order[:position]), index)
     assert isinstance(tree, JoinNode)
     return tree
+
+
+def make_inner_node(conditions: Sequence[Expression], left: JoinTree, joined: frozenset[int], index: int) -> JoinNode:
+    """Return the inner join of some inputs with one more, with the conditions that can be applied then, but not before."""
+    reached, is_first = joined | {index}, len(joined) == 1
+    due = [c for c in conditions if find_inputs(c) <= reached and (is_first or not find_inputs(c) <= joined)]
+    candidates = [to_equality(condition, joined, index) for condition in due]
+    found = [candidate for candidate in candidates if candidate is not None]
+    equalities = tuple(sorted(found, key=lambda e: (str(to_stream_columns(e.right)), str(to_stream_columns(e.left)))))
+    rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
+    return JoinNode(JoinKind.INNER, left, index, equalities, rest)
 
 
 def count_cross_products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
@@ -155,7 +182,8 @@ JoinKeys = tuple[Expression, ...]
 class WindowJoinLeaf:
     """The rows of one input: a join buffer of a stream by keys (over its own columns), for the queries of one group.
 
-    `slot` distinguishes the inputs of a query that read the same stream.
+    `input_index` is the position in the chain, so that queries share a prefix whatever other inputs they have. `slot`
+    distinguishes the inputs of a query that read the same stream.
     """
 
     input_index: int
@@ -181,7 +209,10 @@ class StepExchange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WindowJoinStep:
-    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled: by `left_keys`, if there are any."""
+    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled: by `left_keys`, if there are any.
+
+    Columns in `left_keys` are those of positions in the chain.
+    """
 
     kind: JoinKind
     left_keys: JoinKeys
@@ -198,12 +229,25 @@ class WindowJoinStep:
         return StepExchange.COPY_ROWS if self.kind is JoinKind.RIGHT else StepExchange.COPY_LEAF
 
 
+JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class WindowJoinChain:
     """The steps of a join: the first leaf, then the steps. Queries share equal prefixes of chains."""
 
     first_leaf: WindowJoinLeaf
     steps: tuple[WindowJoinStep, ...]
+
+    @property
+    def leaves(self) -> tuple[WindowJoinLeaf, ...]:
+        """The leaves, in their order."""
+        return (self.first_leaf, *(step.leaf for step in self.steps))
+
+    @property
+    def path(self) -> JoinPath:
+        """The first leaf and the steps: queries share the prefixes of it that are equal."""
+        return (self.first_leaf, *self.steps)
 
     @property
     def extra_shuffles(self) -> int:
@@ -217,33 +261,59 @@ class WindowJoinChain:
 
 
 _KEEPS_PARTITIONING = (StepExchange.KEYS, StepExchange.COPY_LEAF)
+Partitioning = tuple[frozenset[Expression], ...]  # each key with the expressions that are equal to it
 
 
-def build_chain(plan: WindowJoinQuery, tree: JoinNode, group: int = 0) -> WindowJoinChain:
-    """Return the chain of a join under a left-deep tree."""
+@dataclass(frozen=True, slots=True)
+class ChainPrefix:
+    """The first inputs of a chain, and by what their joined rows are partitioned (None: by nothing that is known)."""
+
+    order: tuple[int, ...]
+    first_leaf: WindowJoinLeaf | None = None
+    steps: tuple[WindowJoinStep, ...] = ()
+    partitioning: Partitioning | None = None
+
+    @property
+    def level(self) -> int:
+        """The number of shuffles after the first one."""
+        return sum(step.repartitions for step in self.steps)
+
+
+def extend_chain(plan: WindowJoinQuery, prefix: ChainPrefix, node: JoinNode, group: int = 0) -> ChainPrefix:
+    """Return the prefix with one more input: the right side of the join node."""
+    assert isinstance(node.right, int)
+    order = (*prefix.order, node.right)
+    positions = {index: position for position, index in enumerate(order)}
+
+    def leaf(index: int, keys: JoinKeys) -> WindowJoinLeaf:
+        stream_keys = tuple(map(to_stream_columns, keys))
+        return WindowJoinLeaf(positions[index], plan.inputs[index].stream, stream_keys, plan.stream_occurrence(index), group)
+
+    keys = tuple(e.left for e in node.equalities)
+    left_keys = keys if order == tuple(range(len(order))) else tuple(_renumber_columns(key, positions) for key in keys)
+    right = leaf(node.right, tuple(e.right for e in node.equalities))
+    step = WindowJoinStep(node.kind, left_keys, right, repartitions=False)
+    partitioning = prefix.partitioning
+    if step.exchange is StepExchange.KEYS:
+        moves = bool(prefix.steps) and not _is_partitioned_by(partitioning, keys)
+    else:  # a leaf can be copied by any shuffle before the step
+        moves = step.exchange is not StepExchange.COPY_LEAF or not any(earlier.repartitions for earlier in prefix.steps)
+    if keys and (moves or not prefix.steps):
+        partitioning = tuple(frozenset({key}) for key in keys)
+    partitioning = _partitioning_after(partitioning, node) if step.exchange in _KEEPS_PARTITIONING else None
+    first_leaf = prefix.first_leaf or leaf(prefix.order[0], keys)
+    return ChainPrefix(order, first_leaf, (*prefix.steps, replace(step, repartitions=moves)), partitioning)
+
+
+def build_chain(plan: WindowJoinQuery, tree: JoinNode, groups: Sequence[int] = ()) -> WindowJoinChain:
+    """Return the chain of a join under a left-deep tree; `groups` has the group of each step, by default 0."""
     nodes = list(iter_join_nodes(tree))
-
-    def leaf(index: JoinTree, keys: JoinKeys) -> WindowJoinLeaf:
-        assert isinstance(index, int)
-        return WindowJoinLeaf(
-            index, plan.inputs[index].stream, tuple(map(to_stream_columns, keys)), plan.stream_occurrence(index), group
-        )
-
-    first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
-    steps: list[WindowJoinStep] = []
-    partitioning: list[frozenset[Expression]] | None = None
-    for node in nodes:
-        keys = tuple(e.left for e in node.equalities)
-        step = WindowJoinStep(node.kind, keys, leaf(node.right, tuple(e.right for e in node.equalities)), repartitions=False)
-        if step.exchange is StepExchange.KEYS:
-            moves = bool(steps) and not _is_partitioned_by(partitioning, keys)
-        else:  # a leaf can be copied by any shuffle before the step
-            moves = step.exchange is not StepExchange.COPY_LEAF or not any(earlier.repartitions for earlier in steps)
-        if keys and (moves or not steps):
-            partitioning = [frozenset({key}) for key in keys]
-        steps.append(replace(step, repartitions=moves))
-        partitioning = _partitioning_after(partitioning, node) if step.exchange in _KEEPS_PARTITIONING else None
-    return WindowJoinChain(first, tuple(steps))
+    assert isinstance(nodes[0].left, int)
+    prefix = ChainPrefix((nodes[0].left,))
+    for node, group in zip(nodes, groups or [0] * len(nodes), strict=True):
+        prefix = extend_chain(plan, prefix, node, group)
+    assert prefix.first_leaf is not None
+    return WindowJoinChain(prefix.first_leaf, prefix.steps)
 
 
 def build_chains(
@@ -253,12 +323,12 @@ def build_chains(
     result = []
     for version in arrangements or (JoinOrderVersion(get_written_order(plan)),):
         tree = build_join_tree(plan, version.order)
-        result.append((version, tree, build_chain(plan, tree, version.group)))
+        result.append((version, tree, build_chain(plan, tree, version.step_groups)))
     return result
 
 
-def _is_partitioned_by(partitioning: list[frozenset[Expression]] | None, keys: JoinKeys) -> bool:
-    """Return whether rows with this partitioning (each key with its equal expressions) are already partitioned by these keys."""
+def _is_partitioned_by(partitioning: Partitioning | None, keys: JoinKeys) -> bool:
+    """Return whether rows with this partitioning are already partitioned by these keys."""
     return (
         partitioning is not None
         and len(partitioning) == len(keys)
@@ -266,7 +336,7 @@ def _is_partitioned_by(partitioning: list[frozenset[Expression]] | None, keys: J
     )
 
 
-def _partitioning_after(partitioning: list[frozenset[Expression]] | None, node: JoinNode) -> list[frozenset[Expression]] | None:
+def _partitioning_after(partitioning: Partitioning | None, node: JoinNode) -> Partitioning | None:
     """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
     if partitioning is None:
         return None
@@ -279,7 +349,7 @@ def _partitioning_after(partitioning: list[frozenset[Expression]] | None, node: 
             return equal
         return known | equal if node.kind is JoinKind.INNER else known
 
-    return [extend_names(known, node.equalities) for known in partitioning]
+    return tuple(extend_names(known, node.equalities) for known in partitioning)
 
 
 def count_extra_shuffles(plan: WindowJoinQuery, arrangements: Sequence[JoinOrderVersion]) -> int:
@@ -292,10 +362,10 @@ def iter_buffer_keys(
 ) -> Iterator[tuple[int, int, JoinKeys]]:
     """Yield the distinct (input, slot, keys) of each input that reads a stream, for the keys of all join order versions."""
     distinct: dict[tuple[int, int, JoinKeys], None] = {}
-    for _, _, chain in reversed(build_chains(plan, arrangements)):
-        for leaf in (chain.first_leaf, *(step.leaf for step in chain.steps)):
+    for version, _, chain in reversed(build_chains(plan, arrangements)):
+        for leaf in chain.leaves:
             if leaf.stream == stream:
-                distinct[leaf.input_index, leaf.slot, leaf.keys] = None
+                distinct[version.order[leaf.input_index], leaf.slot, leaf.keys] = None
     yield from distinct
 
 
