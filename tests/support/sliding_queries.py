@@ -124,6 +124,31 @@ def sliding_join(random: Random) -> str:
     return join.to_list_sql(random) if random.random() < 0.3 else join.to_join_sql()
 
 
+_OUTER_KINDS = ("LEFT", "LEFT", "RIGHT", "FULL", "FULL", "ANTI")
+_ONE_SIDED = ("t0.x > 1", "t1.k < 2", "t0.s IS NOT NULL", "t1.b", "t0.k = 1", "1 = 0")
+_FILTERS = ("t1.k IS NULL", "t0.x > 0", "t0.k IS NULL OR t1.x > 0", "coalesce(t1.x, 5) > 2")
+
+
+def outer_sliding_join(random: Random) -> str:
+    """Return the SQL of an outer or anti join of two streams in SLIDING windows."""
+    sides, kind = (_side(random, 0), _side(random, 1)), random.choice(_OUTER_KINDS)
+    conditions = [_condition(random, "t0", "t1")]
+    if random.random() < 0.25:
+        conditions.append(random.choice(_ONE_SIDED))
+    if random.random() < 0.1:
+        conditions.append(_condition(random, "t0", "t1"))
+    names = ["t0"] if kind == "ANTI" else ["t0", "t1"]
+    outputs = [random.choice(_OUTPUTS).format(random.choice(names)) for _ in range(random.randint(1, 4))]
+    join = SlidingJoin(sides, ((), tuple(conditions)), tuple(outputs))
+    where = f" WHERE {random.choice(_FILTERS)}" if kind != "ANTI" and random.random() < 0.25 else ""
+    return join.to_join_sql().replace(" JOIN ", f" {kind} JOIN ") + where
+
+
+def outer_sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an outer or anti join in SLIDING windows."""
+    return draw_from_pool(outer_sliding_join, size, seed)
+
+
 def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     """Draw the SQL of a join in SLIDING windows."""
     return draw_from_pool(sliding_join, size, seed)
@@ -148,4 +173,4 @@ def sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrate
 
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:
     """Draw any query, mostly a join in SLIDING windows."""
-    return st.one_of(sliding_joins(seed), sliding_joins(seed), sliding_joins(seed), joins(seed), aggregations(seed))
+    return st.one_of(sliding_joins(seed), sliding_joins(seed), outer_sliding_joins(seed), joins(seed), aggregations(seed))

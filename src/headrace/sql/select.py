@@ -29,7 +29,7 @@ from headrace.plan.derived import (
     unite_streams,
     unnest_stream,
 )
-from headrace.plan.sliding_join import SlidingJoinQuery, canonicalize_join
+from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
 from headrace.sql.expressions import bind_condition, bind_expression, derive_output_name
 from headrace.sql.functions import call_user_function, get_user_function
@@ -85,7 +85,16 @@ class DerivedTables:
     _result_windows: dict[str, ResultWindows | None] = field(default_factory=dict)
 
     def add(self, plan: InnerQuery, catalog: Catalog) -> Relation:
-        """Add an inner query, unless an equal one exists; return its results as a relation."""
+        """Add an inner query, unless an equal one exists; return its results as a relation.
+
+        Raises SqlError for an outer join in SLIDING windows: a row without a partner is known when its time has passed, too late
+        for a window around it.
+        """
+        if isinstance(plan, SlidingJoinQuery) and plan.outer_inputs:
+            raise SqlError(
+                "rows of an outer join in SLIDING windows cannot be windowed or joined again",
+                hint="join in TUMBLE or HOP windows, or leave out the window",
+            )
         if isinstance(plan, SlidingJoinQuery):
             times = [self.get_time_column(join_input.stream, catalog) for join_input in plan.inputs]
             stream, windows = derive_joined_stream(plan, times), None
@@ -244,8 +253,8 @@ def _bind_name(context: BindContext, node: exp.Table | exp.Column | exp.Literal)
     joined = context.sliding_ctes.get(name.lower())
     if joined is not None and len(joined.inputs) > 1:
         table = joined.tables[0]
-        plan = SlidingJoinQuery(joined.inputs, joined.conditions, table.values, Schema(table.fields))
-        return replace(context.derived_tables.add(canonicalize_join(plan), context.catalog), name=name)
+        plan = joined.to_plan(table.values, Schema(table.fields))
+        return replace(_add_inner_query(context, node, plan), name=name)
     if joined is not None:
         raise context.source.error_at_node(
             node,
@@ -341,12 +350,19 @@ def _bind_derived_table(context: BindContext, select: exp.Select, *, is_sliding_
             select, f"an output of a sub-query cannot be called '{reserved}'", hint="leave out the '#'"
         )
     _check_size(context, select, plan)
-    relation = tables.add(plan, context.catalog)
+    relation = _add_inner_query(context, select, plan)
     if len(tables.derived_streams) > MAX_INNER_QUERIES:
         raise context.source.error_at_node(
             select, f"a query of more than {MAX_INNER_QUERIES} windowed sub-queries is not supported"
         )
     return relation
+
+
+def _add_inner_query(context: BindContext, node: exp.Expr, plan: InnerQuery) -> Relation:
+    try:
+        return context.derived_tables.add(plan, context.catalog)
+    except SqlError as problem:
+        raise context.source.with_location(problem, node) from None
 
 
 def bind_projection(context: BindContext, select: exp.Select, relation: Relation) -> Relation:

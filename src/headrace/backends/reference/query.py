@@ -66,7 +66,7 @@ class ReferenceQuery:
         before = -math.inf if watermark is None else watermark
         after = -math.inf if next_watermark is None else next_watermark
         if isinstance(self.plan, SlidingJoinQuery):
-            return list(self._emit_sliding_join(self.plan, rows, before))
+            return list(self._emit_sliding_join(self.plan, rows, before, after))
         if isinstance(self.plan, WindowJoinQuery):
             self._collect_join_rows(self.plan, rows, before)
             return list(self._emit_window_join(self.plan, after))
@@ -105,14 +105,23 @@ class ReferenceQuery:
             for time, row in self._select_rows(join_input.stream, join_input.predicate, rows):
                 self.late_rows[join_input.stream] += self._window_join.add(index, time, watermark, row) is RowOutcome.LATE
 
-    def _emit_sliding_join(self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float) -> Iterator[dict[str, Any]]:
+    def _emit_sliding_join(
+        self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float, next_watermark: float
+    ) -> Iterator[dict[str, Any]]:
+        for row in self._join_sliding_rows(plan, rows, watermark, next_watermark):
+            if is_true(plan.predicate, row):
+                yield _evaluate_outputs(plan, plan.output, row)
+
+    def _join_sliding_rows(
+        self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float, next_watermark: float
+    ) -> Iterator[Row]:
         assert self._sliding_join is not None
         for index, join_input in enumerate(plan.inputs):
             for time, row in self._select_rows(join_input.stream, join_input.predicate, rows):
                 outcome, joined = self._sliding_join.add(index, time, watermark, row)
                 self.late_rows[join_input.stream] += outcome is RowOutcome.LATE
-                for joined_row in joined:
-                    yield _evaluate_outputs(plan, plan.output, joined_row)
+                yield from joined
+        yield from self._sliding_join.take_unmatched(next_watermark)
 
     def _emit_window_join(self, plan: WindowJoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._window_join is not None
