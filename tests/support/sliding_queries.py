@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     return draw_from_pool(sliding_join, size, seed)
 
 
-def sliding_join_in_windows(random: Random) -> str:
+def sliding_join_in_windows(random: Random, *, is_outer: bool = False) -> str:
     """Return the SQL of an aggregation of rows joined in SLIDING windows, in windows of their own."""
     length = random.choice((1000, 2000, 5000, 10_000))
     window = random.choice((
@@ -162,13 +163,18 @@ def sliding_join_in_windows(random: Random) -> str:
         f"HOP(({{}}), {duration_text(2 * length)}, {duration_text(length)})",
         f"SESSION(({{}}), {duration_text(length)})",
     ))  # fmt: skip
-    source = window.format(sliding_join(random))
+    source = window.format(outer_sliding_join(random) if is_outer else sliding_join(random))
     return f"SELECT window_start, c0, COUNT(*) AS n, MAX(c0) AS top FROM {source} GROUP BY c0"
 
 
 def sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     """Draw the SQL of an aggregation of rows joined in SLIDING windows."""
     return draw_from_pool(sliding_join_in_windows, size, seed)
+
+
+def outer_sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an aggregation of the rows of an outer join in SLIDING windows."""
+    return draw_from_pool(partial(sliding_join_in_windows, is_outer=True), size, seed)
 
 
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:

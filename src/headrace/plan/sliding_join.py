@@ -73,6 +73,12 @@ class SlidingJoinQuery:
         return tuple(dict.fromkeys(source.stream for source in self.inputs))
 
     @property
+    def lag(self) -> int:
+        """How far the watermark may have passed a result when it is known: a row without a partner has waited for one."""
+        waits = (self.inputs[index].length + self.inputs[1 - index].lateness for index in self.outer_inputs)
+        return max(waits, default=0)
+
+    @property
     def lateness(self) -> int:
         """The greatest lateness that any input allows."""
         return max(source.lateness for source in self.inputs)

@@ -85,21 +85,13 @@ class DerivedTables:
     _result_windows: dict[str, ResultWindows | None] = field(default_factory=dict)
 
     def add(self, plan: InnerQuery, catalog: Catalog) -> Relation:
-        """Add an inner query, unless an equal one exists; return its results as a relation.
-
-        Raises SqlError for an outer join in SLIDING windows: a row without a partner is known when its time has passed, too late
-        for a window around it.
-        """
-        if isinstance(plan, SlidingJoinQuery) and plan.outer_inputs:
-            raise SqlError(
-                "rows of an outer join in SLIDING windows cannot be windowed or joined again",
-                hint="join in TUMBLE or HOP windows, or leave out the window",
-            )
+        """Add an inner query, unless an equal one exists; return its results as a relation."""
         if isinstance(plan, SlidingJoinQuery):
             times = [self.get_time_column(join_input.stream, catalog) for join_input in plan.inputs]
             stream, windows = derive_joined_stream(plan, times), None
         else:
-            stream = derive_stream(plan)
+            read = (self.derived_streams.get(name) for name in plan.streams)
+            stream = derive_stream(plan, max((source.stream.lag for source in read if source is not None), default=0))
             windows = self._result_windows[plan.branches[0].stream] if has_inner_window_keys(plan) else find_result_windows(plan)
         self.derived_streams.setdefault(stream.name, stream)
         self._result_windows[stream.name] = windows
@@ -254,7 +246,7 @@ def _bind_name(context: BindContext, node: exp.Table | exp.Column | exp.Literal)
     if joined is not None and len(joined.inputs) > 1:
         table = joined.tables[0]
         plan = joined.to_plan(table.values, Schema(table.fields))
-        return replace(_add_inner_query(context, node, plan), name=name)
+        return replace(context.derived_tables.add(plan, context.catalog), name=name)
     if joined is not None:
         raise context.source.error_at_node(
             node,
@@ -350,19 +342,12 @@ def _bind_derived_table(context: BindContext, select: exp.Select, *, is_sliding_
             select, f"an output of a sub-query cannot be called '{reserved}'", hint="leave out the '#'"
         )
     _check_size(context, select, plan)
-    relation = _add_inner_query(context, select, plan)
+    relation = tables.add(plan, context.catalog)
     if len(tables.derived_streams) > MAX_INNER_QUERIES:
         raise context.source.error_at_node(
             select, f"a query of more than {MAX_INNER_QUERIES} windowed sub-queries is not supported"
         )
     return relation
-
-
-def _add_inner_query(context: BindContext, node: exp.Expr, plan: InnerQuery) -> Relation:
-    try:
-        return context.derived_tables.add(plan, context.catalog)
-    except SqlError as problem:
-        raise context.source.with_location(problem, node) from None
 
 
 def bind_projection(context: BindContext, select: exp.Select, relation: Relation) -> Relation:

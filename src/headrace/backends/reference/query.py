@@ -190,6 +190,7 @@ class ReferenceNestedQuery:
             for part, start in zip([*(derived.plan for derived in plan.inner), plan.outer], starts, strict=True)
         ]
         self._derived_names = [derived.name for derived in plan.inner]
+        self._lags = {stream.name: stream.stream.lag for stream in (*plan.inner, *plan.unnested)}
         unnested = {stream.name: stream for stream in plan.unnested}
         self._declared_streams: dict[str, tuple[str, ...]] = {name: resolve_declared_names(name, unnested) for name in unnested}
         for derived in plan.inner:
@@ -210,11 +211,16 @@ class ReferenceNestedQuery:
         rows_by_stream = unnest_rows(dict(rows), self.plan.unnested)
         emitted: list[dict[str, Any]] = []
         for number, part in enumerate(self._parts):
-            streams = self._resolve_declared(part.plan.streams)
-            emitted = part.run_batch(rows_by_stream, min(before[s] for s in streams), min(after[s] for s in streams))
+            bounds = (self._find_watermark(part.plan.streams, watermarks) for watermarks in (before, after))
+            emitted = part.run_batch(rows_by_stream, *bounds)
             if number < len(self._derived_names):
                 rows_by_stream[self._derived_names[number]] = add_event_time(emitted)
         return emitted
+
+    def _find_watermark(self, streams: Iterable[str], watermarks: Mapping[str, float]) -> float:
+        """Return the watermark of a part: the least of its streams, each behind the declared ones below by its lag."""
+        pairs = ((stream, name) for stream in streams for name in self._resolve_declared([stream]))
+        return min(watermarks[name] - self._lags.get(stream, 0) for stream, name in pairs)
 
     def _resolve_declared(self, streams: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for stream in streams for name in self._declared_streams.get(stream, (stream,))))
