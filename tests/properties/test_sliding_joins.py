@@ -11,7 +11,13 @@ from headrace.model.sliding_join_options import PlanSearch, PlanTarget, SlidingJ
 from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
 from support.bit_compaction import compact_often
-from support.sliding_queries import queries_with_sliding_joins, sliding_joins, sliding_joins_in_windows
+from support.sliding_queries import (
+    outer_sliding_joins,
+    outer_sliding_joins_in_windows,
+    queries_with_sliding_joins,
+    sliding_joins,
+    sliding_joins_in_windows,
+)
 from support.strategies import Scenario, scenarios
 
 _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
@@ -24,6 +30,17 @@ OPTIONS = st.builds(
     st.sampled_from((math.inf, math.inf, 0.0, 5_000.0)),
     st.sampled_from((True, True, False)),
 )
+
+
+@given(
+    scenarios(max_queries=8, max_batches=16, texts=st.one_of(outer_sliding_joins(), outer_sliding_joins(), sliding_joins())),
+    st.integers(0, 1000),
+    st.sampled_from((1, 3)),
+)
+@_SETTINGS
+def test_outer_sliding_joins_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int, partitions: int) -> None:
+    with compact_often():
+        check(scenario, RandomReplanner(seed) if seed % 4 else None, backend="local", partitions=partitions)
 
 
 @given(scenarios(max_queries=10, max_batches=16, texts=queries_with_sliding_joins()), st.integers(0, 1000))
@@ -39,6 +56,15 @@ def test_sliding_joins_whose_bits_are_compacted_often(scenario: Scenario, seed: 
 @_SETTINGS
 def test_windows_over_sliding_joins_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed), backend="local", partitions=2)
+
+
+@given(
+    scenarios(max_queries=6, max_batches=16, texts=st.one_of(outer_sliding_joins_in_windows(), outer_sliding_joins())),
+    st.integers(0, 1000),
+)
+@_SETTINGS
+def test_windows_over_outer_sliding_joins(scenario: Scenario, seed: int) -> None:
+    check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
 
 
 @given(scenarios(max_queries=10, texts=queries_with_sliding_joins()), st.integers(0, 1000), OPTIONS)

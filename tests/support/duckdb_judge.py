@@ -174,13 +174,20 @@ class DuckDBJudge:
             source, given = node.this.expressions[0], node.this.expressions[1].name.split()
             ranges[node.alias] = UNBOUNDED_LENGTH if given == ["UNBOUNDED"] else int(given[0]) * _UNITS[given[1]]
             if isinstance(source, exp.Column):
-                return exp.to_table(source.name, alias=node.alias)
-            return (source if isinstance(source, exp.Select) else source.this).subquery(node.alias)
+                rows = exp.select("*").from_(source.name)
+            else:
+                rows = source if isinstance(source, exp.Select) else source.this
+            return rows.where("time IS NOT NULL").subquery(node.alias)
 
         tree = sqlglot.parse_one(sql, read="spark").transform(plain)
         self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=False)
         in_range = [f"epoch_us({a}.time) + {ranges[a]} >= epoch_us({b}.time)" for a in ranges for b in ranges if a != b]
-        return tree.where(*(sqlglot.parse_one(condition, read="duckdb") for condition in in_range))
+        conditions = [sqlglot.parse_one(condition, read="duckdb") for condition in in_range]
+        joins = tree.args.get("joins") or []
+        if any(join.side or join.kind == "ANTI" for join in joins):  # of two inputs
+            joins[0].on(*conditions, copy=False)
+            return tree
+        return tree.where(*conditions)
 
     def _check_nothing_late(self, tree: exp.Expr, window: _Window) -> None:
         self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=window.is_session)

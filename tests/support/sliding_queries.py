@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from hypothesis import strategies as st
@@ -124,12 +125,37 @@ def sliding_join(random: Random) -> str:
     return join.to_list_sql(random) if random.random() < 0.3 else join.to_join_sql()
 
 
+_OUTER_KINDS = ("LEFT", "LEFT", "RIGHT", "FULL", "FULL", "ANTI")
+_ONE_SIDED = ("t0.x > 1", "t1.k < 2", "t0.s IS NOT NULL", "t1.b", "t0.k = 1", "1 = 0")
+_FILTERS = ("t1.k IS NULL", "t0.x > 0", "t0.k IS NULL OR t1.x > 0", "coalesce(t1.x, 5) > 2")
+
+
+def outer_sliding_join(random: Random) -> str:
+    """Return the SQL of an outer or anti join of two streams in SLIDING windows."""
+    sides, kind = (_side(random, 0), _side(random, 1)), random.choice(_OUTER_KINDS)
+    conditions = [_condition(random, "t0", "t1")]
+    if random.random() < 0.25:
+        conditions.append(random.choice(_ONE_SIDED))
+    if random.random() < 0.1:
+        conditions.append(_condition(random, "t0", "t1"))
+    names = ["t0"] if kind == "ANTI" else ["t0", "t1"]
+    outputs = [random.choice(_OUTPUTS).format(random.choice(names)) for _ in range(random.randint(1, 4))]
+    join = SlidingJoin(sides, ((), tuple(conditions)), tuple(outputs))
+    where = f" WHERE {random.choice(_FILTERS)}" if kind != "ANTI" and random.random() < 0.25 else ""
+    return join.to_join_sql().replace(" JOIN ", f" {kind} JOIN ") + where
+
+
+def outer_sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an outer or anti join in SLIDING windows."""
+    return draw_from_pool(outer_sliding_join, size, seed)
+
+
 def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     """Draw the SQL of a join in SLIDING windows."""
     return draw_from_pool(sliding_join, size, seed)
 
 
-def sliding_join_in_windows(random: Random) -> str:
+def sliding_join_in_windows(random: Random, *, is_outer: bool = False) -> str:
     """Return the SQL of an aggregation of rows joined in SLIDING windows, in windows of their own."""
     length = random.choice((1000, 2000, 5000, 10_000))
     window = random.choice((
@@ -137,7 +163,7 @@ def sliding_join_in_windows(random: Random) -> str:
         f"HOP(({{}}), {duration_text(2 * length)}, {duration_text(length)})",
         f"SESSION(({{}}), {duration_text(length)})",
     ))  # fmt: skip
-    source = window.format(sliding_join(random))
+    source = window.format(outer_sliding_join(random) if is_outer else sliding_join(random))
     return f"SELECT window_start, c0, COUNT(*) AS n, MAX(c0) AS top FROM {source} GROUP BY c0"
 
 
@@ -146,6 +172,11 @@ def sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrate
     return draw_from_pool(sliding_join_in_windows, size, seed)
 
 
+def outer_sliding_joins_in_windows(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw the SQL of an aggregation of the rows of an outer join in SLIDING windows."""
+    return draw_from_pool(partial(sliding_join_in_windows, is_outer=True), size, seed)
+
+
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:
     """Draw any query, mostly a join in SLIDING windows."""
-    return st.one_of(sliding_joins(seed), sliding_joins(seed), sliding_joins(seed), joins(seed), aggregations(seed))
+    return st.one_of(sliding_joins(seed), sliding_joins(seed), outer_sliding_joins(seed), joins(seed), aggregations(seed))

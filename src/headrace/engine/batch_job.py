@@ -222,10 +222,13 @@ class BatchJob:
         names = self.declared_streams_of(streams)
         if self.drained and self.drained_except.isdisjoint(names):
             return MAX_TIME
-        times = [reached.get(name, MIN_TIME) for name in names]
-        if any(t == MIN_TIME for t in times):
+        if any(reached.get(name, MIN_TIME) == MIN_TIME for name in names):
             return MIN_TIME
-        return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
+        return min(
+            reached[name] - self.streams[name].stream.delay - self.streams[stream].stream.lag
+            for stream in streams
+            for name in self.declared_streams_of([stream])
+        )
 
     def next_watermark_of(self, streams: Sequence[str], reached: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams after this batch."""

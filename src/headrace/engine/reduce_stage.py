@@ -320,7 +320,9 @@ class _ReduceTask:
         messages = self.task_input.messages
         forwarded = [ref for message in messages for ref in message.segment_refs]
         state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded, self.state_file)
-        join_level = SlidingJoinLevel(self.job, self.level, state_store, self.join_output)
+        join_level = SlidingJoinLevel(
+            self.job, self.level, state_store, self.join_output, lambda query: self._get_watermarks(self.queries[query.id])
+        )
         block_rows = [routed for block in self.blocks for routed in block.join_rows] if self.level == 0 else []
         arrived_rows = [*block_rows, *(routed for message in messages for routed in message.join_rows)]
         segment_refs: list[SegmentRef] = []

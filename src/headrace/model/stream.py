@@ -19,6 +19,7 @@ class Stream:
 
     With `watermark_by` "partition" it is the least of the greatest event times of the partitions, minus `delay`. A partition that
     had no rows for `idle` microseconds, in which others had some, does not count.
+    Rows of a derived stream may come so much later than the watermarks of the streams below it say: `lag`.
     Rows whose event time is more than `max_ahead` microseconds after the clock of their batch are dropped, so that one wrong
     clock does not make all other rows late; None drops none.
     """
@@ -30,6 +31,7 @@ class Stream:
     max_ahead: int | None = None
     watermark_by: str = "stream"
     idle: int = DEFAULT_IDLE
+    lag: int = 0
 
     def __post_init__(self) -> None:
         """Check that the event-time column exists and is a timestamp."""

@@ -95,12 +95,12 @@ class NestedQuery:
 AnyQuery: TypeAlias = LogicalQuery | NestedQuery
 
 
-def derive_stream(plan: WindowedQuery) -> DerivedStream:
-    """Return the results of a query as a stream; equal queries give equal streams."""
+def derive_stream(plan: WindowedQuery, lag: int = 0) -> DerivedStream:
+    """Return the results of a query as a stream; equal queries give equal streams. `lag` is that of the streams it reads."""
     schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
     extended = replace(plan, output=(*plan.output, *result_bounds(plan), WINDOW_END), schema=schema)
     name = f"~{hashlib.sha256(render_record(extended).encode()).hexdigest()[:12]}"
-    return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
+    return DerivedStream(Stream(name, schema, HIDDEN_TIME, lag=lag), extended)
 
 
 def derive_joined_stream(plan: SlidingJoinQuery, times: Sequence[str]) -> DerivedStream:
@@ -111,7 +111,7 @@ def derive_joined_stream(plan: SlidingJoinQuery, times: Sequence[str]) -> Derive
     schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
     extended = replace(plan, output=(*plan.output, newest, end, end), schema=schema)
     name = f"~{hashlib.sha256(render_record(extended).encode()).hexdigest()[:12]}"
-    return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
+    return DerivedStream(Stream(name, schema, HIDDEN_TIME, lag=plan.lag), extended)
 
 
 def result_bounds(plan: WindowedQuery) -> tuple[Column, Column]:
@@ -230,7 +230,8 @@ def unnest_stream(base: Stream, values: Expression) -> UnnestedStream:
     """Return the unnested stream of a list expression; equal lists of one stream give equal streams."""
     element = Field(f"#{len(base.schema)}", values.type.value_type)
     name = f"{base.name}*{hashlib.sha256(render_record(values).encode()).hexdigest()[:12]}"
-    return UnnestedStream(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
+    stream = Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay, lag=base.lag)
+    return UnnestedStream(stream, base.name, values)
 
 
 @record("union-branch")

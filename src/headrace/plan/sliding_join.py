@@ -8,6 +8,9 @@ every tⱼ is at most Wⱼ older than the newest of them; the batch in which the
 
 So a window is one more condition between any two inputs, over their event times. Conditions and outputs see column `c` of
 input i as column `i.c`, as those of window joins do (`headrace.plan.window_join`).
+
+An outer join of two inputs also emits the rows of one input, or of both, that find no partner, with NULL for the columns of the
+other input: when all rows that could be partners would be late. An anti join emits these rows only.
 """
 
 from __future__ import annotations
@@ -41,17 +44,26 @@ class SlidingInput:
 @record("sliding-join-query")
 @dataclass(frozen=True, slots=True)
 class SlidingJoinQuery:
-    """A join of two or more inputs by arbitrary conditions, then the outputs; the order of inputs has no meaning."""
+    """A join of two or more inputs by arbitrary conditions, then the outputs; the order of inputs has no meaning.
+
+    Rows of `outer_inputs` that find no partner are results, too; rows with a partner are unless `emits_matches` is False. Such a
+    join has two inputs, and `predicate` (WHERE, over joined columns) selects among its results.
+    """
 
     inputs: tuple[SlidingInput, ...]
     conditions: tuple[Expression, ...]
     output: tuple[Expression, ...]
     schema: Schema
+    outer_inputs: tuple[int, ...] = ()
+    emits_matches: bool = True
+    predicate: Expression = TRUE
 
     def __post_init__(self) -> None:
         """Check the number of inputs, and that outputs match the schema."""
         if not 2 <= len(self.inputs) <= MAX_SLIDING_JOIN_INPUTS:
             raise ValueError(f"a sliding join must have 2 to {MAX_SLIDING_JOIN_INPUTS} inputs")
+        if len(self.inputs) > 2 and self.outer_inputs:
+            raise ValueError("an outer sliding join must have two inputs")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
             raise ValueError("the outputs of a join do not match its schema")
 
@@ -59,6 +71,12 @@ class SlidingJoinQuery:
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
         return tuple(dict.fromkeys(source.stream for source in self.inputs))
+
+    @property
+    def lag(self) -> int:
+        """How far the watermark may have passed a result when it is known: a row without a partner has waited for one."""
+        waits = (self.inputs[index].length + self.inputs[1 - index].lateness for index in self.outer_inputs)
+        return max(waits, default=0)
 
     @property
     def lateness(self) -> int:
@@ -78,7 +96,14 @@ def canonicalize_join(plan: SlidingJoinQuery) -> SlidingJoinQuery:
     labels = [str(order.index(index)) for index in range(len(order))]
     conditions = tuple(sorted(dict.fromkeys(_relabel_inputs(condition, labels) for condition in plan.conditions), key=str))
     output = tuple(_relabel_inputs(expression, labels) for expression in plan.output)
-    return replace(plan, inputs=tuple(plan.inputs[i] for i in order), conditions=conditions, output=output)
+    return replace(
+        plan,
+        inputs=tuple(plan.inputs[i] for i in order),
+        conditions=conditions,
+        output=output,
+        outer_inputs=tuple(sorted(map(order.index, plan.outer_inputs))),
+        predicate=_sort_conjuncts(_relabel_inputs(plan.predicate, labels)),
+    )
 
 
 def _sort_conjuncts(predicate: Expression) -> Expression:
@@ -107,7 +132,12 @@ def _order_inputs(plan: SlidingJoinQuery) -> list[int]:
     Ranks are refined until they are unique. Where inputs stay tied, each of them is tried as the first; the choice with the
     least text wins (it rarely matters).
     """
-    ranks = _assign_ranks([(source.stream, source.length, str(source.predicate), source.lateness) for source in plan.inputs])
+    ranks = _assign_ranks(
+        [
+            (source.stream, source.length, str(source.predicate), source.lateness, index in plan.outer_inputs)
+            for index, source in enumerate(plan.inputs)
+        ]
+    )
     while len(set(ranks)) < len(ranks):
         ranks = _refine_ranks(plan, ranks)
         tied = min((rank for rank in ranks if ranks.count(rank) > 1), default=None)
@@ -140,4 +170,4 @@ def _assign_ranks(keys: Sequence[Any]) -> list[int]:
 
 def _render_labelled(plan: SlidingJoinQuery, labels: Sequence[str]) -> tuple[str, ...]:
     conditions = sorted({str(_relabel_inputs(condition, labels)) for condition in plan.conditions})
-    return (*conditions, "", *(str(_relabel_inputs(expression, labels)) for expression in plan.output))
+    return (*conditions, "", *(str(_relabel_inputs(expression, labels)) for expression in (plan.predicate, *plan.output)))

@@ -289,7 +289,7 @@ def _iter_sliding_join_columns(stream: str, plan: SlidingJoinQuery) -> Iterable[
     input_indexes = {index for index, join_input in enumerate(plan.inputs) if join_input.stream == stream}
     for index in input_indexes:
         yield from column_names(plan.inputs[index].predicate)
-    for expression in (*plan.conditions, *plan.output):
+    for expression in (*plan.conditions, plan.predicate, *plan.output):
         yield from (name for number, name in map(split_joined_name, column_names(expression)) if number in input_indexes)
 
 

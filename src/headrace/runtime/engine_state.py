@@ -194,7 +194,11 @@ class EngineState:
             return MAX_TIME
         if any(stream.reached_time == MIN_TIME for stream in inputs):
             return MIN_TIME
-        return min(stream.reached_time - stream.stream.delay for stream in inputs)
+        return min(
+            base.reached_time - base.stream.delay - self.streams[name].stream.lag
+            for name in streams
+            for base in self._base_streams([name])
+        )
 
     def newest_common_time(self, streams: Sequence[str]) -> int:
         """Return the event time that rows of every one of these streams have reached."""

@@ -166,6 +166,9 @@ def _map_store_users(probes: SlidingJoinPlan | None) -> dict[int, set[int]]:
     if probes is not None:
         for _, probe in probes.probes:
             queries[probe.store_number] |= probe.query_ids
+        for step in probes.unmatched_steps:
+            for number in (step.store_number, *(probe.store_number for probe in step.probes)):
+                queries[number] |= step.query_ids
         for store, uses in probes.used_since.items():
             queries[store] |= set(uses)
     return queries

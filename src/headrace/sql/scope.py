@@ -17,6 +17,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from headrace.errors import SchemaError, SqlError
@@ -34,9 +35,9 @@ from headrace.model.expression import (
 )
 from headrace.model.function import UserFunction
 from headrace.model.stream import Stream
-from headrace.model.types import TIMESTAMP, Field
+from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.model.window import HopWindow, Window
-from headrace.plan.sliding_join import SlidingInput, referenced_inputs
+from headrace.plan.sliding_join import SlidingInput, SlidingJoinQuery, canonicalize_join, referenced_inputs
 from headrace.plan.window_join import (
     JoinKind,
     joined_column,
@@ -203,6 +204,15 @@ class ScopeTable:
     fields: tuple[Field, ...]
     values: tuple[Expression, ...]
 
+    def make_nullable(self, time: Column) -> ScopeTable:
+        """Return the table with NULL in all columns where a row of its only input is missing; `time` is its event time."""
+        is_missing = Call("is_null", (time,), pa.bool_())
+        values = (
+            value if isinstance(value, Column) else Call("case", (is_missing, Literal(None, value.type), value), value.type)
+            for value in self.values
+        )
+        return replace(self, values=tuple(values))
+
     def find_column(self, name: str) -> Expression | None:
         """Return the value of a column by name, ignoring case, or None."""
         values = (value for item, value in zip(self.fields, self.values, strict=True) if item.name.lower() == name.lower())
@@ -211,10 +221,16 @@ class ScopeTable:
 
 @dataclass(frozen=True, slots=True)
 class SlidingJoinScope:
-    """Inputs and conditions; tables in the order of the text; USING columns by lower-case name."""
+    """Inputs and conditions; tables in the order of the text; USING columns by lower-case name.
+
+    An outer or anti join has `outer_inputs`, whose rows need no partner, and conditions on its results (see `SlidingJoinQuery`).
+    """
 
     inputs: tuple[SlidingInput, ...] = ()
     conditions: tuple[Expression, ...] = ()
+    outer_inputs: tuple[int, ...] = ()
+    emits_matches: bool = True
+    predicate: Expression = TRUE
     tables: tuple[ScopeTable, ...] = ()
     using_columns: Mapping[str, Expression] = field(default_factory=dict)
     name: str | None = None
@@ -270,17 +286,48 @@ class SlidingJoinScope:
         )
 
     def with_filter(self, condition: Expression) -> SlidingJoinScope:
-        """Add a condition: conjuncts over one input become its predicate, the others stay conditions between inputs."""
-        inputs, between = list(self.inputs), list(self.conditions)
+        """Add a condition on the rows of the scope.
+
+        Conjuncts over one input become its predicate, the others stay conditions between inputs. Results of an outer join are
+        filtered, except by conjuncts on an input that no result lacks.
+        """
+        scope = self
         for part in split_conjuncts(condition):
             used = referenced_inputs(part)
-            if len(used) > 1:
-                between.append(part)
+            lacks_rows = {1 - index for index in self.outer_inputs}
+            if part == TRUE:
+                continue
+            if self.outer_inputs and (len(used) != 1 or used <= lacks_rows):
+                scope = replace(scope, predicate=combine_conjuncts([*split_conjuncts(scope.predicate), part]))
+            elif len(used) > 1:
+                scope = replace(scope, conditions=(*scope.conditions, part))
+            else:
+                scope = scope.with_input_filter(min(used, default=0), part)
+        return scope
+
+    def with_outer_join(self, outer_inputs: tuple[int, ...], condition: Expression, *, emits_matches: bool) -> SlidingJoinScope:
+        """Return the outer join of both inputs; conjuncts of ON on an input whose rows need a partner select its rows."""
+        scope = replace(self, outer_inputs=outer_inputs, emits_matches=emits_matches)
+        for part in split_conjuncts(condition):
+            used = referenced_inputs(part)
+            if len(used) == 1 and not used <= set(outer_inputs):
+                scope = scope.with_input_filter(min(used), part)
             elif part != TRUE:
-                index = min(used, default=0)
-                predicate = combine_conjuncts([*split_conjuncts(inputs[index].predicate), to_stream_columns(part)])
-                inputs[index] = replace(inputs[index], predicate=predicate)
-        return replace(self, inputs=tuple(inputs), conditions=tuple(between))
+                scope = replace(scope, conditions=(*scope.conditions, part))
+        return scope
+
+    def with_input_filter(self, index: int, condition: Expression) -> SlidingJoinScope:
+        """Return the scope with a further condition on the rows of an input."""
+        inputs = list(self.inputs)
+        predicate = combine_conjuncts([*split_conjuncts(inputs[index].predicate), to_stream_columns(condition)])
+        inputs[index] = replace(inputs[index], predicate=predicate)
+        return replace(self, inputs=tuple(inputs))
+
+    def to_plan(self, output: tuple[Expression, ...], schema: Schema) -> SlidingJoinQuery:
+        """Return the join with its outputs, in canonical form."""
+        return canonicalize_join(
+            SlidingJoinQuery(self.inputs, self.conditions, output, schema, self.outer_inputs, self.emits_matches, self.predicate)
+        )
 
 
 def make_window_scope(relation: Relation, length: int, lateness: int, name: str) -> SlidingJoinScope:
@@ -288,7 +335,8 @@ def make_window_scope(relation: Relation, length: int, lateness: int, name: str)
     branch = relation.branches[0]
     values = tuple(to_joined_columns(column, 0) for column in branch.columns)
     return SlidingJoinScope(
-        (SlidingInput(branch.stream.name, length, branch.predicate, lateness),), (), (ScopeTable(name, relation.fields, values),)
+        (SlidingInput(branch.stream.name, length, branch.predicate, lateness),),
+        tables=(ScopeTable(name, relation.fields, values),),
     )
 
 

@@ -29,7 +29,7 @@ from headrace.plan.derived import (
     unite_streams,
     unnest_stream,
 )
-from headrace.plan.sliding_join import SlidingJoinQuery, canonicalize_join
+from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
 from headrace.sql.expressions import bind_condition, bind_expression, derive_output_name
 from headrace.sql.functions import call_user_function, get_user_function
@@ -90,7 +90,8 @@ class DerivedTables:
             times = [self.get_time_column(join_input.stream, catalog) for join_input in plan.inputs]
             stream, windows = derive_joined_stream(plan, times), None
         else:
-            stream = derive_stream(plan)
+            read = (self.derived_streams.get(name) for name in plan.streams)
+            stream = derive_stream(plan, max((source.stream.lag for source in read if source is not None), default=0))
             windows = self._result_windows[plan.branches[0].stream] if has_inner_window_keys(plan) else find_result_windows(plan)
         self.derived_streams.setdefault(stream.name, stream)
         self._result_windows[stream.name] = windows
@@ -244,8 +245,8 @@ def _bind_name(context: BindContext, node: exp.Table | exp.Column | exp.Literal)
     joined = context.sliding_ctes.get(name.lower())
     if joined is not None and len(joined.inputs) > 1:
         table = joined.tables[0]
-        plan = SlidingJoinQuery(joined.inputs, joined.conditions, table.values, Schema(table.fields))
-        return replace(context.derived_tables.add(canonicalize_join(plan), context.catalog), name=name)
+        plan = joined.to_plan(table.values, Schema(table.fields))
+        return replace(context.derived_tables.add(plan, context.catalog), name=name)
     if joined is not None:
         raise context.source.error_at_node(
             node,

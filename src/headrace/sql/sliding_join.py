@@ -7,9 +7,10 @@ from dataclasses import replace
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Expression
-from headrace.model.types import Field, Schema
-from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingJoinQuery, canonicalize_join
+from headrace.model.expression import TRUE, Call, Expression, combine_conjuncts, split_conjuncts
+from headrace.model.types import TIMESTAMP, Field, Schema
+from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingJoinQuery
+from headrace.plan.window_join import JoinKind, joined_column
 from headrace.sql.expressions import bind_condition
 from headrace.sql.interval_join import derive_ranges
 from headrace.sql.operators import make_comparison
@@ -27,10 +28,10 @@ from headrace.sql.select import (
     has_aggregation,
     with_ctes,
 )
+from headrace.sql.window_join import resolve_join_kind
 from headrace.sql.windows import parse_sliding_window
 
 _SUPPORTED_CLAUSES = frozenset({"expressions", "from_", "where", "with_", "joins"})
-_INNER_JOINS = {("", ""), ("", "INNER"), ("", "CROSS")}
 
 
 def is_sliding_join(context: BindContext, node: exp.Expr | None) -> bool:
@@ -104,7 +105,7 @@ def bind_sliding_join(context: BindContext, select: exp.Select, *, interval: boo
             raise context.source.with_location(problem, get_from_item(context, select)) from None
     output = tuple(item.value for item in items)
     schema = Schema(tuple(Field(item.name, item.value.type) for item in items))
-    return canonicalize_join(SlidingJoinQuery(scope.inputs, scope.conditions, output, schema))
+    return scope.to_plan(output, schema)
 
 
 def bind_sliding_subquery(context: BindContext, node: exp.Expr, name: str) -> SlidingJoinScope:
@@ -133,22 +134,22 @@ def _bind_select(
     scope = _bind_side(context, get_from_item(context, select), SlidingJoinScope(), interval=interval)
     for join in select.args.get("joins") or []:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
-        if (join.side.upper(), join.kind.upper()) not in _INNER_JOINS:
-            written = " ".join(filter(None, (join.side.upper(), join.kind.upper())))
-            sides = "streams without windows" if interval else "SLIDING windows"
-            raise context.source.error_at_node(
-                join, f"a {written} JOIN of {sides} is not supported", hint="use an inner join, or TUMBLE or HOP windows"
-            )
         scope = _add_join(context, join, scope, _bind_side(context, join.this, scope, interval=interval))
     scope = scope.with_filter(bind_where(context, select, scope))
     return scope, bind_items(context, select, Scope(context.source, scope, "SELECT of a join in SLIDING windows"))
 
 
+_OUTER_INPUTS = {JoinKind.INNER: (), JoinKind.LEFT: (0,), JoinKind.RIGHT: (1,), JoinKind.FULL: (0, 1), JoinKind.ANTI: (0,)}
+
+
 def _add_join(context: BindContext, join: exp.Join, before: SlidingJoinScope, side: SlidingJoinScope) -> SlidingJoinScope:
+    kind = resolve_join_kind(context, join)
+    _check_join_kind(context, join, kind, before, side)
     extended = before.concat_scope(side)
     using_columns: dict[str, Expression] = dict(before.using_columns)
+    condition: Expression = TRUE
     if join.args.get("on") is not None:
-        extended = extended.with_filter(bind_condition(Scope(context.source, extended, "ON"), join.args["on"]))
+        condition = bind_condition(Scope(context.source, extended, "ON"), join.args["on"])
     for node in join.args.get("using") or []:
         name = node.name
         try:
@@ -160,8 +161,42 @@ def _add_join(context: BindContext, join: exp.Join, before: SlidingJoinScope, si
             raise context.source.error_at_node(
                 node, f"column '{name}' of USING is not on both sides", hint="write ON with two columns"
             )
-        extended, using_columns[name.lower()] = extended.with_filter(equal), left
-    return replace(extended, using_columns=using_columns)
+        condition = combine_conjuncts([*split_conjuncts(condition), equal])
+        using_columns[name.lower()] = left
+    if kind is JoinKind.INNER:
+        return replace(extended.with_filter(condition), using_columns=using_columns)
+    outer = extended.with_outer_join(_OUTER_INPUTS[kind], condition, emits_matches=kind is not JoinKind.ANTI)
+    times = [
+        joined_column(index, context.derived_tables.get_time_column(each.stream, context.catalog), TIMESTAMP)
+        for index, each in enumerate(outer.inputs)
+    ]
+    tables = tuple(
+        table.make_nullable(time) if 1 - index in outer.outer_inputs else table
+        for index, (table, time) in enumerate(zip(outer.tables, times, strict=True))
+    )
+    for name in using_columns:
+        left, right = (table.find_column(name) for table in tables)
+        assert left is not None
+        assert right is not None
+        either = Call("coalesce", (left, right), left.type)
+        using_columns[name] = either if kind is JoinKind.FULL else right if kind is JoinKind.RIGHT else left
+    return replace(outer, tables=tables if kind.has_both_sides else tables[:1], using_columns=using_columns)
+
+
+def _check_join_kind(
+    context: BindContext, join: exp.Join, kind: JoinKind, before: SlidingJoinScope, side: SlidingJoinScope
+) -> None:
+    """Reject a SEMI join, and an outer or anti join of more than two inputs."""
+    if kind is JoinKind.SEMI:
+        raise context.source.error_at_node(
+            join, "a SEMI JOIN of SLIDING windows is not supported", hint="use an inner join, or TUMBLE or HOP windows"
+        )
+    if before.outer_inputs or side.outer_inputs or (kind is not JoinKind.INNER and len(before.inputs) + len(side.inputs) > 2):
+        raise context.source.error_at_node(
+            join,
+            "an outer or anti join of SLIDING windows joins two streams, and nothing else",
+            hint="use inner joins, or TUMBLE or HOP windows",
+        )
 
 
 def _bind_side(context: BindContext, node: exp.Expr, before: SlidingJoinScope, *, interval: bool) -> SlidingJoinScope:

@@ -68,7 +68,7 @@ def bind_window_join(context: BindContext, select: exp.Select) -> WindowJoinQuer
     joins = select.args["joins"]
     for join in joins:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
-    kinds = [_resolve_join_kind(context, join) for join in joins]
+    kinds = [resolve_join_kind(context, join) for join in joins]
     if all(map(is_aggregation, [get_from_item(context, select), *(join.this for join in joins)])):
         merged = merge_aggregations(context, select, kinds)
         if merged is not None:
@@ -99,7 +99,7 @@ def _bind_join_scope(context: BindContext, select: exp.Select) -> WindowJoinScop
         )
     scope = WindowJoinScope((_bind_join_side(context, select.args["from_"].this, ()),))
     for join in joins:
-        kind = _resolve_join_kind(context, join)
+        kind = resolve_join_kind(context, join)
         side = _bind_join_side(context, join.this, scope.sides)
         extended = replace(scope, sides=(*scope.sides, side), clauses=(*scope.clauses, BoundJoinClause(JoinKind.INNER, ())))
         conditions: tuple[Expression, ...] = ()
@@ -137,7 +137,8 @@ def _is_in_result_window(side: Relation) -> bool:
     return side.result_windows is not None and side.window == replace(side, window=None).inherited_window
 
 
-def _resolve_join_kind(context: BindContext, join: exp.Join) -> JoinKind:
+def resolve_join_kind(context: BindContext, join: exp.Join) -> JoinKind:
+    """Return the kind of a join as it is written."""
     written = (join.side.upper(), join.kind.upper().replace("OUTER", ""))
     if written not in _JOIN_KINDS:
         raise context.source.error_at_node(join, f"{' '.join(filter(None, written))} JOIN is not supported")

@@ -97,6 +97,31 @@ def test_results_equal_those_of_the_reference(tmp_path: Path, seed: int):
             assert_same_rows(actual_rows, expected_rows)
 
 
+OUTER = SECOND.replace(" JOIN ", " FULL JOIN ")
+
+
+@pytest.mark.parametrize("seed", range(scale_examples(15)))
+def test_only_new_rows_of_outer_joins_are_results_without_a_partner(tmp_path: Path, seed: int):
+    expected = run_scenario(tmp_path / "reference", "reference", seed, (FIRST, OUTER))
+    assert any(row["u"] is None for row in expected[0])
+    assert any(None not in row.values() for row in expected[0])
+    for partitions in (1, 3):
+        actual = run_scenario(tmp_path / f"local-{partitions}", "local", seed, (FIRST, OUTER), partitions=partitions)
+        assert_same_rows(actual[0], expected[0])
+
+
+def test_a_stored_row_is_no_result_of_a_new_outer_join(tmp_path: Path):
+    run = PastSession(tmp_path / "local", "local")
+    run.session.add(FIRST, name="first")
+    run.run_batch({"a": [{"k": 1, "v": 1, "time": at(1)}, {"k": 2, "v": 2, "time": at(1)}], "b": [], "c": []})
+    query = run.session.add(OUTER, name="second", past=True)
+    run.run_batch(
+        {"b": [{"k": 1, "v": 7, "time": at(2)}, {"k": 3, "v": 8, "time": at(2)}], "a": [{"k": 4, "v": 9, "time": at(2)}]}
+    )
+    run.session.drain()
+    assert_same_rows(query.results().to_pylist(), [{"v": 7, "u": 1}, {"v": 8, "u": None}, {"v": None, "u": 9}])
+
+
 STORED_A = "SELECT a.k, a.v, b.v AS w FROM SLIDING(a, '3 seconds') a JOIN SLIDING(b, '20 seconds') b ON a.k = b.k"
 NEW_C = "SELECT a.v, c.v AS u FROM SLIDING(a, '3 seconds') a JOIN SLIDING(c, '10 seconds') c ON a.v <= c.v"
 NEW_C_OF_THREE = """SELECT a.v, b.v AS w, c.v AS u FROM SLIDING(a, '3 seconds') a

@@ -1,7 +1,7 @@
 """Reference state of joins.
 
 A window join buffers rows by window, and joins by nested loops when windows close. A sliding join compares each new row with all
-earlier rows of the other inputs.
+earlier rows of the other inputs; an outer one compares a row with all rows of the other input again when no partner can come.
 """
 
 from __future__ import annotations
@@ -92,24 +92,40 @@ TimedRow = tuple[int, Row]
 
 @dataclass(slots=True)
 class SlidingJoinState:
-    """All rows that were not late, by input, in order of arrival; without eviction."""
+    """All rows that were not late, by input, in order of arrival; without eviction.
+
+    `_undecided` are the rows of each outer input that may still find their first partner.
+    """
 
     plan: SlidingJoinQuery
     _rows: list[list[TimedRow]] = field(init=False)
+    _undecided: dict[int, list[TimedRow]] = field(init=False)
     _condition_inputs: list[tuple[Expression, frozenset[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with no rows; find the inputs of each condition once."""
         self._rows = [[] for _ in self.plan.inputs]
+        self._undecided = {index: [] for index in self.plan.outer_inputs}
         self._condition_inputs = [(condition, referenced_inputs(condition)) for condition in self.plan.conditions]
 
     def add(self, index: int, time: int, watermark: float, row: Row) -> tuple[RowOutcome, list[Row]]:
-        """Add a row of an input; return its outcome, and the joined rows that it completes."""
+        """Add a row of an input; return its outcome, and the joined rows that it completes, if these are results."""
         if time < watermark - self.plan.inputs[index].lateness:
             return RowOutcome.LATE, []
         timed = (time, {f"{index}.{name}": value for name, value in row.items()})
         self._rows[index].append(timed)
-        return RowOutcome.KEPT, list(self._join_arrival(index, timed))
+        if index in self._undecided:
+            self._undecided[index].append(timed)
+        return RowOutcome.KEPT, list(self._join_arrival(index, timed)) if self.plan.emits_matches else []
+
+    def take_unmatched(self, watermark: float) -> Iterator[Row]:
+        """Yield the rows of outer inputs without a partner whose partners would all be late; drop those rows and their like."""
+        for index, undecided in self._undecided.items():
+            wait = self.plan.inputs[index].length + self.plan.inputs[1 - index].lateness
+            self._undecided[index] = [(time, row) for time, row in undecided if time + wait >= watermark]
+            for time, row in undecided:
+                if time + wait < watermark and next(self._join_arrival(index, (time, row)), None) is None:
+                    yield row
 
     def backfill(self, index: int, donor: SlidingJoinState, donor_index: int, since: float) -> None:
         """Backfill an input with the rows of another query's input from event time `since` on; emit no results for them."""
@@ -137,9 +153,10 @@ class SlidingJoinState:
                     yield from self._extend_row({**times, number: time}, joined, rest)
 
     def _list_conditions(self, times: dict[int, int], number: int) -> list[Expression]:
-        """Return the conditions between an input and those that are joined already."""
+        """Return the conditions between an input and those that are joined already; of an outer join, all conditions."""
         joined = {*times, number}
-        return [condition for condition, inputs in self._condition_inputs if number in inputs and inputs <= joined]
+        is_outer = bool(self.plan.outer_inputs)
+        return [condition for condition, inputs in self._condition_inputs if inputs <= joined and (is_outer or number in inputs)]
 
     def _find_range(self, times: dict[int, int], number: int) -> tuple[int, int]:
         """Return the oldest and newest time of a row of one more input such that each row is in its window before the newest."""

@@ -66,7 +66,7 @@ class ReferenceQuery:
         before = -math.inf if watermark is None else watermark
         after = -math.inf if next_watermark is None else next_watermark
         if isinstance(self.plan, SlidingJoinQuery):
-            return list(self._emit_sliding_join(self.plan, rows, before))
+            return list(self._emit_sliding_join(self.plan, rows, before, after))
         if isinstance(self.plan, WindowJoinQuery):
             self._collect_join_rows(self.plan, rows, before)
             return list(self._emit_window_join(self.plan, after))
@@ -105,14 +105,23 @@ class ReferenceQuery:
             for time, row in self._select_rows(join_input.stream, join_input.predicate, rows):
                 self.late_rows[join_input.stream] += self._window_join.add(index, time, watermark, row) is RowOutcome.LATE
 
-    def _emit_sliding_join(self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float) -> Iterator[dict[str, Any]]:
+    def _emit_sliding_join(
+        self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float, next_watermark: float
+    ) -> Iterator[dict[str, Any]]:
+        for row in self._join_sliding_rows(plan, rows, watermark, next_watermark):
+            if is_true(plan.predicate, row):
+                yield _evaluate_outputs(plan, plan.output, row)
+
+    def _join_sliding_rows(
+        self, plan: SlidingJoinQuery, rows: RowsByStream, watermark: float, next_watermark: float
+    ) -> Iterator[Row]:
         assert self._sliding_join is not None
         for index, join_input in enumerate(plan.inputs):
             for time, row in self._select_rows(join_input.stream, join_input.predicate, rows):
                 outcome, joined = self._sliding_join.add(index, time, watermark, row)
                 self.late_rows[join_input.stream] += outcome is RowOutcome.LATE
-                for joined_row in joined:
-                    yield _evaluate_outputs(plan, plan.output, joined_row)
+                yield from joined
+        yield from self._sliding_join.take_unmatched(next_watermark)
 
     def _emit_window_join(self, plan: WindowJoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._window_join is not None
@@ -181,6 +190,7 @@ class ReferenceNestedQuery:
             for part, start in zip([*(derived.plan for derived in plan.inner), plan.outer], starts, strict=True)
         ]
         self._derived_names = [derived.name for derived in plan.inner]
+        self._lags = {stream.name: stream.stream.lag for stream in (*plan.inner, *plan.unnested)}
         unnested = {stream.name: stream for stream in plan.unnested}
         self._declared_streams: dict[str, tuple[str, ...]] = {name: resolve_declared_names(name, unnested) for name in unnested}
         for derived in plan.inner:
@@ -201,11 +211,16 @@ class ReferenceNestedQuery:
         rows_by_stream = unnest_rows(dict(rows), self.plan.unnested)
         emitted: list[dict[str, Any]] = []
         for number, part in enumerate(self._parts):
-            streams = self._resolve_declared(part.plan.streams)
-            emitted = part.run_batch(rows_by_stream, min(before[s] for s in streams), min(after[s] for s in streams))
+            bounds = (self._find_watermark(part.plan.streams, watermarks) for watermarks in (before, after))
+            emitted = part.run_batch(rows_by_stream, *bounds)
             if number < len(self._derived_names):
                 rows_by_stream[self._derived_names[number]] = add_event_time(emitted)
         return emitted
+
+    def _find_watermark(self, streams: Iterable[str], watermarks: Mapping[str, float]) -> float:
+        """Return the watermark of a part: the least of its streams, each behind the declared ones below by its lag."""
+        pairs = ((stream, name) for stream in streams for name in self._resolve_declared([stream]))
+        return min(watermarks[name] - self._lags.get(stream, 0) for stream, name in pairs)
 
     def _resolve_declared(self, streams: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for stream in streams for name in self._declared_streams.get(stream, (stream,))))

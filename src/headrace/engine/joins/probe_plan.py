@@ -54,9 +54,12 @@ class LoadedSlidingJoinPlan:
         self.store_specs = {store.number: store for store in plan.stores}
         self.queries = {query.id: query for query in plan.queries}
         self.finished = {
-            query.id: FinishedQuery(query.id, query.bit, OutputSpec(query.output, query.schema)) for query in plan.queries
+            query.id: FinishedQuery(query.id, query.bit, OutputSpec(query.output, query.schema, query.predicate))
+            for query in plan.queries
         }
         self.probe_specs = {probe.number: probe for _, probe in plan.probes}
+        self.unmatched_steps = {probe.number: step for step in plan.unmatched_steps for probe in step.probes}
+        self.probe_specs |= {probe.number: probe for step in plan.unmatched_steps for probe in step.probes}
         self.start_relations = {probe.number: name for name, probe in plan.probes}
         self.set_width = count_words([query.bit for query in plan.queries])
         self._loaded_probes: dict[int, LoadedProbe] = {}
@@ -85,10 +88,12 @@ class LoadedSlidingJoinPlan:
         """Return the columns of joined relations that their users still need, and the event times."""
         needed: set[str] = set()
         for query in (self.queries[number] for number in users):
-            pending_conditions = [condition for condition in query.conditions if not find_relations(condition) <= relations]
+            pending_conditions = [
+                condition for condition in query.conditions if query.outer_relations or not find_relations(condition) <= relations
+            ]
             needed |= {
                 name
-                for expression in (*pending_conditions, *query.output)
+                for expression in (*pending_conditions, query.predicate, *query.output)
                 for name in column_names(expression)
                 if relation_of_column(name) in relations
             }
@@ -100,7 +105,7 @@ class LoadedSlidingJoinPlan:
         nodes = (
             node
             for query in self.plan.queries
-            for expression in (*query.conditions, *query.output)
+            for expression in (*query.conditions, query.predicate, *query.output)
             for node in walk_expression(expression)
         )
         return {node.name: node.type for node in nodes if isinstance(node, Column)}
@@ -130,12 +135,7 @@ class LoadedSlidingJoinPlan:
         due_conditions: dict[Expression, list[int]] = defaultdict(list)
         for user in users:
             for condition in user.conditions:
-                condition_relations = find_relations(condition)
-                if (
-                    condition_relations <= probe.covered_relations
-                    and not condition_relations <= probe_relations
-                    and not condition_relations <= build_relations
-                ):
+                if user.is_due(condition, probe_relations, build_relations):
                     due_conditions[condition].append(user.id)
         if is_exact_key(keys):
             due_conditions = {

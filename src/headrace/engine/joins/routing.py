@@ -69,8 +69,26 @@ class ProbeAddress:
     probe: int
 
 
-Address = BufferAddress | StepAddress | LeafAddress | StoreAddress | ProbeAddress
-AnyAddress = TypeVar("AnyAddress", BufferAddress, StepAddress, LeafAddress, StoreAddress, ProbeAddress)
+@record("waiting-address")
+@dataclass(frozen=True, slots=True)
+class WaitingAddress:
+    """Rows of an outer relation that wait for what probes in other partitions find, by the number of the `UnmatchedStep`."""
+
+    step: int
+
+
+@record("matched-address")
+@dataclass(frozen=True, slots=True)
+class MatchedAddress:
+    """Which of the waiting rows of an `UnmatchedStep` have a partner, for which queries."""
+
+    step: int
+
+
+Address = BufferAddress | StepAddress | LeafAddress | StoreAddress | ProbeAddress | WaitingAddress | MatchedAddress
+AnyAddress = TypeVar(
+    "AnyAddress", BufferAddress, StepAddress, LeafAddress, StoreAddress, ProbeAddress, WaitingAddress, MatchedAddress
+)
 AnyRows = TypeVar("AnyRows", RowSegment, JoinedRows)
 
 

@@ -87,12 +87,16 @@ class JoinStateStore:
     def get_view(self, store: int) -> StateView:
         """Return the rows of a store: those of earlier batches, and those that this batch has inserted so far."""
         if store not in self._views:
-            segments = [self.load_segment(ref) for ref in (*self.old_refs, *self.new_refs) if ref.store == store]
+            segments = [self.load_segment(ref) for ref in self.list_refs(store)]
             offsets = np.cumsum([0, *(segment.rows.row_count for segment in segments)]).tolist()
             table = view_columns([segment.rows for segment in segments], combine_limit=_COMBINE_ROWS)
             no_sets = np.zeros((offsets[-1], 0), np.uint64)
             self._views[store] = StateView(segments, offsets, JoinedRows([TableSelection(table)], no_sets))
         return self._views[store]
+
+    def list_refs(self, store: int) -> list[SegmentRef]:
+        """Return the segments of a store, of earlier batches and of this one."""
+        return [ref for ref in (*self.old_refs, *self.new_refs) if ref.store == store]
 
     def load_segment(self, ref: SegmentRef) -> LoadedSegment:
         """Return a segment."""
@@ -202,7 +206,7 @@ class JoinStateStore:
         return max(first_batches.get(relation, own) for relation in relations)
 
     def _is_within_retention(self, ref: SegmentRef, query: NormalizedJoin, watermark: int) -> bool:
-        return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)
+        return all(last + query.get_retention(name) >= watermark - query.lateness for name, _, last in ref.spans)
 
     def _compact_segments(self, refs: Sequence[SegmentRef]) -> list[SegmentRef]:
         """Return the segments after compaction: small adjacent ones are merged where a store has many."""

@@ -19,7 +19,7 @@ from headrace.planner.explain.render_graph import (
     render_text,
 )
 from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
-from headrace.planner.join.normalized_join import NormalizedJoin, find_relations, format_expression, to_attribute
+from headrace.planner.join.normalized_join import NormalizedJoin, format_expression, to_attribute
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreFeed, StoreSpec
 
 _MAX_LISTED = 8
@@ -52,12 +52,7 @@ def find_probe_conditions(plan: SlidingJoinPlan, probe: ProbeStep) -> dict[Expre
     queries_by_condition: dict[Expression, list[NormalizedJoin]] = defaultdict(list)
     for query in plan.queries:
         for condition in query.conditions if query.id in probe.query_ids else ():
-            referenced = find_relations(condition)
-            if (
-                referenced <= probe.covered_relations
-                and not referenced <= probe.covered_relations - stored
-                and not referenced <= stored
-            ):
+            if query.is_due(condition, probe.covered_relations - stored, stored):
                 queries_by_condition[condition].append(query)
     return queries_by_condition
 

@@ -81,6 +81,11 @@ class _SlidingJoinExplanation:
             lines.append(f"  new rows of {name}")
             for probe in self.plan.root_probes[name]:
                 lines += [f"    {line}" for line in self._iter_probe_lines(probe)]
+        for step in self.plan.unmatched_steps:
+            before = _format_before(step.before_batch)
+            lines.append(f"  rows of {step.relation} (store {step.store_number}{before}) that can have no further partner")
+            lines += [f"    {line}" for probe in step.probes for line in self._iter_probe_lines(probe)]
+            lines.append(f"    without a partner → results of {format_list(self._list_query_names(step.query_ids))}")
         return lines
 
     def format_store(self, store: StoreSpec) -> str:
@@ -91,7 +96,7 @@ class _SlidingJoinExplanation:
             else f"of batches {store.from_batch} to {store.until_batch - 1}"
         )
         longest = self._find_longest_range(store)
-        kept = "ever" if longest == UNBOUNDED_LENGTH else format_duration(longest)
+        kept = "ever" if longest >= UNBOUNDED_LENGTH else format_duration(longest)
         length = f", for {kept}" if store.relation.is_input else ""
         used = f"used by {format_users(self._list_user_names(store))}"
         return (
@@ -100,7 +105,7 @@ class _SlidingJoinExplanation:
 
     def _find_longest_range(self, store: StoreSpec) -> int:
         name = min(store.relation.relations)
-        return max((query.inputs[name].length for query in self.plan.queries if name in query.inputs), default=0)
+        return max((query.get_retention(name) for query in self.plan.queries if name in query.inputs), default=0)
 
     def _list_user_names(self, store: StoreSpec) -> list[str]:
         """Return the names of the queries that probe a store or use the join materialized in it."""
@@ -110,11 +115,11 @@ class _SlidingJoinExplanation:
         query_ids = {
             query_id for _, probe in self.plan.probes if probe.store_number == store.number for query_id in probe.query_ids
         }
-        return frozenset(query_ids | set(self.plan.used_since.get(store.number, ())))
+        return frozenset(query_ids | set(self.plan.used_since.get(store.number, ())) | self.plan.find_outer_users(store.number))
 
     def _iter_probe_lines(self, probe: ProbeStep) -> Iterator[str]:
         store = self.stores[probe.store_number]
-        before = "" if probe.before_batch is None else f", rows before batch {probe.before_batch}"
+        before = _format_before(probe.before_batch)
         on = " and ".join(format_probe_conditions(self.plan, probe)) or "a cross product"
         note = _ROUTING_NOTES.get(probe.routing.kind, ", repartitioned")
         users = format_users(self._list_query_names(probe.query_ids))
@@ -137,6 +142,16 @@ class _SlidingJoinExplanation:
             "queries": sorted(self.query_names.values()),
             "stores": [self._store_to_json(store) for store in self.plan.stores],
             "probes": probes,
+            "unmatched": [
+                {
+                    "relation": step.relation,
+                    "store": step.store_number,
+                    "before": step.before_batch,
+                    "queries": self._list_query_names(step.query_ids),
+                    "probes": [self._probe_to_json(probe) for probe in step.probes],
+                }
+                for step in self.plan.unmatched_steps
+            ],
         }
 
     def _store_to_json(self, store: StoreSpec) -> dict[str, Any]:
@@ -161,6 +176,10 @@ class _SlidingJoinExplanation:
             "kept": [feed.store_number for feed in probe.feeds],
             "then": [self._probe_to_json(child) for child in probe.children],
         }
+
+
+def _format_before(batch: int | None) -> str:
+    return "" if batch is None else f", rows before batch {batch}"
 
 
 def _format_store_partitioning(store: StoreSpec) -> str:

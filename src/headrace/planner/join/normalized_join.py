@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.model.expression import Call, Column, Expression, column_names, substitute_columns, walk_expression
+from headrace.model.expression import TRUE, Call, Column, Expression, column_names, substitute_columns, walk_expression
 from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.plan.sliding_join import SlidingInput, SlidingJoinQuery
@@ -59,7 +59,7 @@ class NormalizedJoin:
 
     `join` is the view of the optimizers, a join graph: relations, and the conditions over several of them. It omits residual
     predicates, those whose text is in `residual_texts`, where an equality remains: these are evaluated on rows that were joined
-    by the other predicates.
+    by the other predicates. Rows of `outer_relations` that find no partner are results, too (see `SlidingJoinQuery`).
     """
 
     id: int
@@ -74,13 +74,16 @@ class NormalizedJoin:
     backfills: tuple[Backfill, ...] = ()
     residual_texts: frozenset[str] = frozenset()
     former_bits: tuple[FormerBit, ...] = ()
+    outer_relations: tuple[str, ...] = ()
+    emits_matches: bool = True
+    predicate: Expression = TRUE
     join_graph: JoinGraph = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Derive the join graph, and the joined columns that are read after the selection."""
         object.__setattr__(self, "join_graph", JoinGraph(frozenset(self.inputs), frozenset(self._iter_join_predicates())))
-        expressions = (*self.conditions, *self.output)
+        expressions = (*self.conditions, self.predicate, *self.output)
         object.__setattr__(self, "columns", frozenset(name for expression in expressions for name in column_names(expression)))
 
     @property
@@ -106,6 +109,34 @@ class NormalizedJoin:
         """The allowed lateness: the maximum over all inputs."""
         return max(join_input.lateness for join_input in self.inputs.values())
 
+    def is_due(self, condition: Expression, joined: frozenset[str], added: frozenset[str]) -> bool:
+        """Return whether a condition is evaluated when relations are added to joined ones.
+
+        A condition of an outer join on one input decides about pairs; it selects no rows.
+        """
+        relations = find_relations(condition)
+        if self.outer_relations:
+            return True
+        return relations <= joined | added and not relations <= joined and not relations <= added
+
+    def get_partner(self, relation: str) -> str:
+        """Return the other relation of an outer join."""
+        (partner,) = self.inputs.keys() - {relation}
+        return partner
+
+    def get_wait(self, relation: str) -> int:
+        """Return how far the watermark must have passed a row of an outer relation until no partner can come any more."""
+        return self.inputs[relation].length + self.inputs[self.get_partner(relation)].lateness
+
+    def get_retention(self, relation: str) -> int:
+        """Return how far behind the watermark rows of a relation may be needed, without lateness.
+
+        A row of an outer relation looks for partners again when it has waited for them.
+        """
+        length = self.inputs[relation].length
+        has_waiting_partner = any(self.get_partner(outer) == relation for outer in self.outer_relations)
+        return length + self.inputs[self.get_partner(relation)].length if has_waiting_partner else length
+
 
 def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: frozenset[str] = frozenset()) -> NormalizedJoin:
     """Return a live query in normalized names; if `isolated`, in names that no other query has."""
@@ -115,6 +146,7 @@ def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: f
     renamed_columns = dict(_iter_renamed_columns(plan, names))
     conditions = tuple(substitute_columns(expression, renamed_columns) for expression in plan.conditions)
     output = tuple(substitute_columns(expression, renamed_columns) for expression in plan.output)
+    predicate = substitute_columns(plan.predicate, renamed_columns)
     inputs = dict(zip(names, plan.inputs, strict=True))
     backfills = () if isolated else live.backfills
     return NormalizedJoin(
@@ -130,6 +162,9 @@ def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: f
         backfills,
         residual_texts,
         live.former_bits,
+        tuple(names[index] for index in plan.outer_inputs),
+        plan.emits_matches,
+        predicate,
     )
 
 
@@ -143,7 +178,7 @@ def name_relations(plan: SlidingJoinQuery) -> tuple[str, ...]:
 
 
 def _iter_renamed_columns(plan: SlidingJoinQuery, names: tuple[str, ...]) -> Iterator[tuple[str, Expression]]:
-    for expression in (*plan.conditions, *plan.output):
+    for expression in (*plan.conditions, plan.predicate, *plan.output):
         for part in walk_expression(expression):
             if isinstance(part, Column):
                 index, name = split_joined_name(part.name)

@@ -13,6 +13,9 @@ A new query may be backfilled from the state of other queries:
     q                    added, with backfill ├──▶     sees all rows that d saw, and emits results that are new from now on
 
 All inputs but one then need a live query whose stored rows include those that it would have (`backfill`).
+
+Outer joins find the pairs of rows like others. When the watermark has passed all possible partners of a row, the row probes the
+store of the other relation once more: if it finds no partner there, it never had one (`UnmatchedStep`).
 """
 
 from __future__ import annotations
@@ -126,6 +129,24 @@ class ProbeStep:
             yield from child.walk()
 
 
+@record("unmatched-step")
+@dataclass(frozen=True, slots=True)
+class UnmatchedStep:
+    """Find the rows of an outer relation that have no partner, once no partner can come any more.
+
+    The rows are those in a store, stored before a batch if `before_batch` is set. Each probe finds partners in one store. If some
+    of these lie in other partitions, rows wait in their own partition, at `collect_level`, for what the probes find.
+    """
+
+    number: int
+    relation: str
+    store_number: int
+    before_batch: int | None
+    query_ids: frozenset[int]
+    probes: tuple[ProbeStep, ...]
+    collect_level: int
+
+
 @record("sliding-join-plan")
 @dataclass(frozen=True, slots=True)
 class SlidingJoinPlan:
@@ -144,6 +165,7 @@ class SlidingJoinPlan:
     last_level: int
     next_store_number: int
     choice: ProbeOrderChoice
+    unmatched_steps: tuple[UnmatchedStep, ...] = ()
 
     @property
     def probes(self) -> Iterator[tuple[str, ProbeStep]]:
@@ -156,7 +178,19 @@ class SlidingJoinPlan:
     def is_transitional(self) -> bool:
         """Whether some stores or probes are needed only until rows from before a change expire."""
         return any(store.until_batch is not None for store in self.stores) or any(
-            probe.before_batch is not None for _, probe in self.probes
+            before is not None
+            for before in (
+                *(probe.before_batch for _, probe in self.probes),
+                *(step.before_batch for step in self.unmatched_steps),
+                *(probe.before_batch for step in self.unmatched_steps for probe in step.probes),
+            )
+        )
+
+    def find_outer_users(self, store_number: int) -> frozenset[int]:
+        """Return the queries that find rows without a partner by a store."""
+        return frozenset().union(
+            *(step.query_ids for step in self.unmatched_steps if step.store_number == store_number),
+            *(probe.query_ids for step in self.unmatched_steps for probe in step.probes if probe.store_number == store_number),
         )
 
     def get_visible_mask(self, relation: str) -> int:

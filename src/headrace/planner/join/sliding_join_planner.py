@@ -14,7 +14,7 @@ Until the optimizer runs, a new query gets initial probe orders: along equalitie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -31,6 +31,7 @@ from headrace.planner.join.sliding_join_plan import (
     SlidingJoinPlan,
     StoreFeed,
     StoreSpec,
+    UnmatchedStep,
 )
 
 
@@ -138,14 +139,26 @@ class _SlidingJoinPlanner:
     def plan(self) -> SlidingJoinPlan:
         self._plan_stores()
         probe_trees = {name: self._build_probe_tree(name) for name in self.ranked_relations}
-        roots = _LevelAssigner(self).build_probes(probe_trees)
+        levels = _LevelAssigner(self)
+        roots = levels.build_probes(probe_trees)
+        unmatched_steps = levels.build_unmatched_steps(self._find_unmatched_probes())
         stores = tuple(spec for spec in self.stores.values() if spec.until_batch is None or spec.relation.is_input)
         streams = {name: join_input.stream for query in self.queries for name, join_input in query.inputs.items()}
         uses = {number: dict(sorted(batches.items())) for number, batches in self.used_since.items()}
         probes = [probe for root_probes in roots.values() for root in root_probes for probe in root.walk()]
-        last = max([0, *(probe.level for probe in probes), *(feed.level for probe in probes for feed in probe.feeds)])
+        levels_used = [probe.level for probe in probes] + [feed.level for probe in probes for feed in probe.feeds]
+        last = max([0, *levels_used, *(step.collect_level for step in unmatched_steps)])
         return SlidingJoinPlan(
-            tuple(self.queries), self.ranked_relations, streams, stores, roots, uses, last, next(self.store_numbers), self.choice
+            tuple(self.queries),
+            self.ranked_relations,
+            streams,
+            stores,
+            roots,
+            uses,
+            last,
+            next(self.store_numbers),
+            self.choice,
+            unmatched_steps,
         )
 
     # --- stores -------------------------------------------------------------------------------------------------------
@@ -216,7 +229,7 @@ class _SlidingJoinPlanner:
         """Return the tree of all probe paths of the rows of a relation."""
         roots: dict[object, _ProbeNode] = {}
         for query_id, orders in self.choice.queries.items():
-            if start in orders:
+            if start in orders and self._get_query(query_id).emits_matches:
                 for visits in self._expand_order(start, orders[start], query_id):
                     self._insert_path(roots, start, visits, self._get_query(query_id).join_graph, query_id).completed_queries.add(
                         query_id
@@ -228,6 +241,19 @@ class _SlidingJoinPlanner:
                     for visits in self._expand_order(start, self.choice.materialized[relation][start], query_id):
                         self._insert_path(roots, start, visits, relation, query_id).fed_stores.add(store)
         return roots
+
+    def _find_unmatched_probes(self) -> dict[tuple[str, _StoreVisit], dict[object, _ProbeNode]]:
+        """Return the probes by which rows of outer relations look for partners, by the rows of a store that are looked up."""
+        steps: dict[tuple[str, _StoreVisit], dict[object, _ProbeNode]] = {}
+        for query in self.queries:
+            for relation in query.outer_relations:
+                partner, orders = query.get_partner(relation), self.choice.queries[query.id]
+                (to_partner,), (to_rows,) = orders[relation], orders[partner]
+                for (rows_visit,) in self._iter_paths(to_rows, query.id, set()):
+                    for visits in self._iter_paths(to_partner, query.id, {relation}):
+                        probes = steps.setdefault((relation, rows_visit), {})
+                        self._insert_path(probes, relation, visits, query.join_graph, query.id)
+        return steps
 
     def _get_query(self, query_id: int) -> NormalizedJoin:
         return next(query for query in self.queries if query.id == query_id)
@@ -368,6 +394,37 @@ class _LevelAssigner:
         feeds = tuple(self._build_feed(start, number, level, values_after) for number in sorted(node.fed_stores))
         children = tuple(self._build_probe(start, child, probe, values_after) for child in node.children.values())
         return replace(probe, feeds=feeds, children=children)
+
+    def build_unmatched_steps(
+        self, steps: Mapping[tuple[str, _StoreVisit], dict[object, _ProbeNode]]
+    ) -> tuple[UnmatchedStep, ...]:
+        """Return the steps that find rows of outer relations without a partner."""
+        return tuple(
+            self._build_unmatched_step(number, relation, visit, nodes.values())
+            for number, ((relation, visit), nodes) in enumerate(steps.items())
+        )
+
+    def _build_unmatched_step(self, number: int, relation: str, visit: _StoreVisit, nodes: Iterable[_ProbeNode]) -> UnmatchedStep:
+        key = self.planner.stores[visit.store_number].partition_key
+        known_values = frozenset() if key is None else frozenset({key})
+        probes = []
+        for node in nodes:
+            edge = self._route_joined_rows(node, known_values)
+            probes.append(
+                ProbeStep(
+                    next(self.probe_numbers),
+                    node.visit.store_number,
+                    node.visit.before_batch,
+                    node.keys,
+                    edge,
+                    int(edge.kind is not RoutingKind.LOCAL),
+                    frozenset(node.query_ids),
+                    node.covered_relations,
+                )
+            )
+        query_ids = frozenset().union(*(probe.query_ids for probe in probes))
+        collect_level = 2 * max(probe.level for probe in probes)
+        return UnmatchedStep(number, relation, visit.store_number, visit.before_batch, query_ids, tuple(probes), collect_level)
 
     def _find_ready_level(self, start: str, node: _ProbeNode) -> int:
         """Return the level from which all rows are stored that rows of the start may see."""
