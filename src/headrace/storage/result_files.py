@@ -36,13 +36,15 @@ class BatchResults:
         """Drop all rows."""
         self.tables, self.index = [], {}
 
-    def add(self, queries: Integers, rows: pa.RecordBatch) -> None:
-        """Add rows sorted by query; `queries` holds the query of each row."""
+    def add(self, queries: Integers, rows: pa.RecordBatch, counts: Integers | None = None) -> None:
+        """Add rows sorted by query; `queries` holds the query of each row, or of `counts` adjacent rows."""
         if rows.num_rows == 0:
             return
         cuts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]]))
-        for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            self.index.setdefault(int(queries[first]), []).append((len(self.tables), first, last))
+        bounds = cuts if counts is None else np.concatenate([[0], np.cumsum(counts)])[cuts]
+        for query, first, last in zip(queries[cuts[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            if first < last:
+                self.index.setdefault(query, []).append((len(self.tables), first, last))
         self.tables.append(rows)
 
     def get_rows(self, query: int) -> list[pa.RecordBatch]:

@@ -31,9 +31,9 @@ def run_to_end(session: hr.Session, monkeypatch) -> int:
     """Run to the end of the input; return the maximum number of result bytes in memory."""
     most, add = 0, BatchResults.add
 
-    def add_and_measure(self, queries, rows) -> None:
+    def add_and_measure(self, queries, rows, counts=None) -> None:
         nonlocal most
-        add(self, queries, rows)
+        add(self, queries, rows, counts)
         most = max(most, self.bytes)
 
     monkeypatch.setattr(BatchResults, "add", add_and_measure)

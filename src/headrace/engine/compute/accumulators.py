@@ -20,6 +20,7 @@ from headrace.engine.compute.columns import (
     Mask,
     Numbers,
     combine_chunks,
+    copy_narrow,
     narrow_integers,
     split_decimal_words,
     take,
@@ -133,6 +134,32 @@ def neutral_extreme(kind: str, of: pa.DataType) -> Any:
     return np.int64(info.max if kind == "min" else info.min)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedExport:
+    """The groups with rows of a range of slots, from packed words: like a `PartialAggregate`, with slots instead of keys."""
+
+    slots: GroupIndices
+    starts: IntegerArray
+    cells: IntegerArray
+    dense: list[list[IntegerArray]]
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedScratch:
+    """Arrays that packed words are unpacked to, range after range: so they stay in the cache."""
+
+    slots: GroupIndices
+    starts: GroupIndices
+    cells: IntegerArray
+    counts: GroupIndices
+    sums: GroupIndices
+
+    @classmethod
+    def allocate(cls, groups: int) -> _PackedScratch:
+        wide = [np.empty(size, np.int64) for size in (groups, groups + 1, groups, groups)]
+        return cls(wide[0], wide[1], np.empty(groups, np.int32), wide[2], wide[3])
+
+
 class Accumulator:
     """The dense components of a shared aggregation for a number of groups, filled from rows, batch after batch.
 
@@ -154,6 +181,7 @@ class Accumulator:
         self._packed: Numbers | None = None
         self._count_and_sum: Numbers | None = None
         self._packed_headroom = _PACKED_CAPACITY
+        self._scratch: _PackedScratch | None = None
         self._null_counts: dict[int, Numbers] = {}
         self._paired_sum = next(
             (
@@ -184,9 +212,7 @@ class Accumulator:
 
     def occupied_groups(self) -> GroupIndices:
         """Return the groups that have rows, ascending."""
-        return np.flatnonzero(
-            self._packed if self._count_and_sum is None and self._packed is not None else self.count_and_sum[:, 0]
-        )
+        return np.flatnonzero(self.count_and_sum[:, 0])
 
     def add_selected(
         self, table: tuple[Numbers, int, Numbers], slots: GroupIndices, size: int, addends: Numbers, largest: int
@@ -240,9 +266,9 @@ class Accumulator:
 
     def export_arrays(self, occupied: GroupIndices) -> list[list[Numbers]]:
         """Return the arrays of every component for some groups, in the narrowest width; equal counts are the same object."""
-        counts, sums = self._counts_and_sums(occupied)
+        counts, sums = self.count_and_sum[occupied, 0], self.count_and_sum[occupied, 1]
         rows = narrow_integers(counts)
-        components = []
+        components: list[list[Numbers]] = []
         for index, kind in enumerate(self._kinds):
             if kind == "count" and index in self._always_null:
                 components.append([np.zeros(len(rows), np.int8)])
@@ -256,13 +282,31 @@ class Accumulator:
                 components.append([narrow_integers(a[occupied]) for a in self._arrays[index]])
         return components
 
-    def _counts_and_sums(self, occupied: GroupIndices) -> tuple[Numbers, Numbers]:
-        """Return row counts and first sums of some groups."""
-        if self._count_and_sum is not None or self._packed is None:
-            return self.count_and_sum[occupied, 0], self.count_and_sum[occupied, 1]
-        out = np.zeros((occupied.size, 2), np.int64)
-        group_kernels.unpack_counts_and_sums(self._packed[occupied], out)
-        return out[:, 0], out[:, 1]
+    @property
+    def is_packed(self) -> bool:
+        """Return whether every component is a part of the packed words."""
+        return self._count_and_sum is None and self._packed is not None
+
+    def export_packed(self, first_slot: int, last_slot: int, cell_count: int) -> PackedExport:
+        """Return the groups with rows of a range of slots, each of which has `cell_count` groups, if `is_packed`."""
+        assert self._packed is not None
+        groups = (last_slot - first_slot) * cell_count
+        if self._scratch is None or self._scratch.cells.size < groups:
+            self._scratch = _PackedScratch.allocate(groups)
+        scratch = self._scratch
+        packed = self._packed[first_slot * cell_count : last_slot * cell_count]
+        used, size, count_bound, sum_bound = group_kernels.extract_packed_groups(
+            packed, cell_count, scratch.slots, scratch.starts, scratch.cells, scratch.counts, scratch.sums
+        )
+        rows = copy_narrow(scratch.counts[:size], count_bound)
+        sums = copy_narrow(scratch.sums[:size], sum_bound)
+        empty = np.zeros(size if self._always_null else 0, np.int8)
+        dense = [
+            [empty if index in self._always_null else sums if index == self._paired_sum else rows] if kind else []
+            for index, kind in enumerate(self._kinds)
+        ]
+        cells, starts = scratch.cells[:size], scratch.starts[: used + 1]
+        return PackedExport(scratch.slots[:used].copy(), copy_narrow(starts, size), copy_narrow(cells, cell_count - 1), dense)
 
 
 def _accumulate_rows(kind: str, array: pa.Array, valid: Mask, at: GroupIndices, into: Sequence[Numbers]) -> None:

@@ -115,6 +115,12 @@ def narrow_integers(values: Numbers) -> Numbers:
     return values
 
 
+def copy_narrow(values: Numbers, bound: int) -> Numbers:
+    """Return a copy of integers of at most that magnitude, in the smallest width that holds them."""
+    width = next((dtype for dtype in (np.int8, np.int16, np.int32) if bound <= np.iinfo(dtype).max), np.int64)
+    return values.astype(width)
+
+
 def widen_integers(values: Numbers) -> Numbers:
     """Return integers widened to 64 bits; undoes `narrow_integers`."""
     return values.astype(np.int64) if values.dtype.kind == "i" else values

@@ -131,5 +131,16 @@ def unify_keys(parts: Sequence[tuple[Sequence[pa.Array], int]]) -> tuple[list[pa
     counts = [count for _, count in parts]
     width = len(parts[0][0]) if parts else 0
     columns = [pa.concat_arrays([keys[i] for keys, _ in parts]) for i in range(width)]
-    unified = encode_keys(columns, sum(counts))
+    unified = _drop_unused_keys(encode_keys(columns, sum(counts)))
     return unified.columns, unified.count, np.split(unified.codes, np.cumsum(counts)[:-1])
+
+
+def _drop_unused_keys(keys: EncodedKeys) -> EncodedKeys:
+    """Return the keys that occur: of a range of integers, a partition has but its share."""
+    used = np.zeros(keys.count, np.bool_)
+    used[keys.codes] = True
+    if used.all():
+        return keys
+    places = np.flatnonzero(used)
+    new_codes = np.cumsum(used) - 1
+    return EncodedKeys(new_codes[keys.codes], [take(column, places) for column in keys.columns], places.size)

@@ -93,7 +93,7 @@ def _multiply_exactly(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
 
 def _lower_exact_sum(call: AggregateCall, limbs: Sequence[Numbers], missing: Mask) -> LoweredColumn:
     if len(limbs) == 1:
-        return pa.array(limbs[0], call.type, mask=missing), None
+        return pa.array(limbs[0], call.type, mask=missing if missing.any() else None), None
     if len(limbs) == 2:
         high, low = limbs[1] + (limbs[0] >> 32), limbs[0] & 0xFFFFFFFF
         overflows = (high < -(1 << 31)) | (high >= 1 << 31)

@@ -84,6 +84,31 @@ def unpack_counts_and_sums(packed, out):
 
 
 @_jit
+def extract_packed_groups(packed, size, slots, starts, cells, counts, sums):
+    """Write the cells, row counts and sums of the groups with rows, and the slots that have such a group, with their first one.
+
+    There are `size` groups for each slot; the outputs have room for all of them, and `starts` for one more. Return the numbers of
+    slots and of groups, and bounds of the counts and of the magnitudes of sums.
+    """
+    at, used = 0, 0
+    count_bits, sum_bits = np.int64(0), np.int64(0)
+    for slot in range(packed.size // size):
+        before = at
+        for cell in range(size):  # without a branch: what is written for an empty group is overwritten by the next one
+            word = packed[slot * size + cell]
+            total = ((word + PACKED_HALF_ROW) & (PACKED_ROW - 1)) - PACKED_HALF_ROW
+            count = (word - total) >> 40
+            cells[at], counts[at], sums[at] = cell, count, total
+            count_bits |= count
+            sum_bits |= total ^ (total >> 63)
+            at += word != 0
+        slots[used], starts[used] = slot, before
+        used += at > before
+    starts[used] = at
+    return used, at, count_bits, sum_bits
+
+
+@_jit
 def count_rows(at, out):
     """Count rows in out[:, 0]."""
     for i in range(at.size):

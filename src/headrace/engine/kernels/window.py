@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from headrace.engine.kernels.group import PACKED_HALF_ROW, PACKED_ROW
+
 _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 
@@ -43,68 +45,161 @@ def window_floats_scan(starts, cells, high, low, rows, targets, offsets, lows, h
                         out_high[targets[q], row] = s
 
 
+LANES = 8  # keys of a block: their sums are side by side, in one line of the cache, and are added by one instruction or two
+
+
+@_jit
+def _sum_directly(first, lanes, firsts, lasts, cells, values, begins, ends, targets, offsets, lows, highs, out):
+    """Add to out the sums of a block of keys, entry by entry: for few spans over few cells."""
+    for key in range(first, first + lanes):
+        for q in range(targets.size):
+            total = np.int64(0)
+            for p in range(begins[q], ends[q]):
+                for c in range(firsts[p, key], lasts[p, key]):
+                    for s in range(offsets[q], offsets[q + 1]):
+                        if lows[s] <= cells[c] < highs[s]:
+                            total += values[c]
+            out[targets[q], key] += total
+
+
+@_jit
+def _count_block_entries(first, lanes, firsts, lasts):
+    count = 0
+    for p in range(firsts.shape[0]):
+        for key in range(first, first + lanes):
+            count += lasts[p, key] - firsts[p, key]
+    return count
+
+
+@_jit
+def _sum_over_cells_and_parts(prefix, parts, width):
+    """Turn values by part, cell and lane into their sums over earlier cells and parts."""
+    for p in range(1, parts + 1):
+        row, earlier = prefix[p * width : (p + 1) * width], prefix[(p - 1) * width : p * width]
+        for i in range(LANES, width):
+            row[i] += row[i - LANES]
+        for i in range(width):
+            row[i] += earlier[i]
+
+
+@_jit
+def _sum_spans(prefix, late, early, first_span, last_span, lows, highs, totals):
+    """Set totals, by lane, to the sums of spans over the parts between two rows of prefix sums: four look-ups for each span."""
+    t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = np.int64(0)
+    for s in range(first_span, last_span):
+        a, b = late + highs[s] * LANES, late + lows[s] * LANES
+        c, d = early + highs[s] * LANES, early + lows[s] * LANES
+        t0 += (prefix[a] - prefix[b]) - (prefix[c] - prefix[d])
+        t1 += (prefix[a + 1] - prefix[b + 1]) - (prefix[c + 1] - prefix[d + 1])
+        t2 += (prefix[a + 2] - prefix[b + 2]) - (prefix[c + 2] - prefix[d + 2])
+        t3 += (prefix[a + 3] - prefix[b + 3]) - (prefix[c + 3] - prefix[d + 3])
+        t4 += (prefix[a + 4] - prefix[b + 4]) - (prefix[c + 4] - prefix[d + 4])
+        t5 += (prefix[a + 5] - prefix[b + 5]) - (prefix[c + 5] - prefix[d + 5])
+        t6 += (prefix[a + 6] - prefix[b + 6]) - (prefix[c + 6] - prefix[d + 6])
+        t7 += (prefix[a + 7] - prefix[b + 7]) - (prefix[c + 7] - prefix[d + 7])
+    totals[0], totals[1], totals[2], totals[3] = t0, t1, t2, t3
+    totals[4], totals[5], totals[6], totals[7] = t4, t5, t6, t7
+
+
 @_jit
 def window_sums_prefix(firsts, lasts, cells, values, size, begins, ends, targets, offsets, lows, highs, out):
     """Add to out[targets[q], key] the sum over parts begins[q] … ends[q] − 1 of the cells in the spans of q, for every key.
 
     Parts are ordered by slice; the cells of key k in part p are firsts[p, k] … lasts[p, k] − 1, ascending. Prefix sums over
     parts *and* cells answer each span with four look-ups, no matter how many slices a window has; few spans over few cells are
-    summed directly. Sums are exact modulo 2⁶⁴, so subtracting prefix sums is exact, too.
+    summed directly. Sums are exact modulo 2⁶⁴, so subtracting prefix sums is exact, too. Keys are processed in blocks.
     """
-    parts = firsts.shape[0]
-    prefix = np.zeros((parts + 1, size + 1), np.int64)
-    line = np.zeros(size + 1, np.int64)
+    parts, width = firsts.shape[0], (size + 1) * LANES
+    prefix, totals = np.zeros((parts + 1) * width, np.int64), np.zeros(LANES, np.int64)
     spans = offsets[offsets.size - 1]
-    for k in range(firsts.shape[1]):
-        count = 0
-        for p in range(parts):
-            count += lasts[p, k] - firsts[p, k]
-        if count == 0:
+    for first in range(0, firsts.shape[1], LANES):
+        lanes = min(LANES, firsts.shape[1] - first)
+        count = _count_block_entries(first, lanes, firsts, lasts)
+        if spans * count <= parts * size * lanes:
+            if count:
+                _sum_directly(first, lanes, firsts, lasts, cells, values, begins, ends, targets, offsets, lows, highs, out)
             continue
-        if spans * count <= parts * size:
-            for q in range(targets.size):
-                total = np.int64(0)
-                for p in range(begins[q], ends[q]):
-                    for c in range(firsts[p, k], lasts[p, k]):
-                        for s in range(offsets[q], offsets[q + 1]):
-                            if lows[s] <= cells[c] < highs[s]:
-                                total += values[c]
-                out[targets[q], k] += total
-            continue
+        prefix[width:] = 0
         for p in range(parts):
-            for j in range(size + 1):
-                line[j] = 0
-            for c in range(firsts[p, k], lasts[p, k]):
-                line[cells[c] + 1] = values[c]
-            total = np.int64(0)
-            for j in range(size + 1):
-                total += line[j]
-                prefix[p + 1, j] = prefix[p, j] + total
+            for lane in range(lanes):
+                for c in range(firsts[p, first + lane], lasts[p, first + lane]):
+                    prefix[(p + 1) * width + (cells[c] + 1) * LANES + lane] = values[c]
+        _sum_over_cells_and_parts(prefix, parts, width)
         for q in range(targets.size):
-            total = np.int64(0)
-            for s in range(offsets[q], offsets[q + 1]):
-                low, high = lows[s], highs[s]
-                total += (prefix[ends[q], high] - prefix[ends[q], low]) - (prefix[begins[q], high] - prefix[begins[q], low])
-            out[targets[q], k] += total
+            _sum_spans(prefix, ends[q] * width, begins[q] * width, offsets[q], offsets[q + 1], lows, highs, totals)
+            for lane in range(lanes):
+                out[targets[q], first + lane] += totals[lane]
 
 
 @_jit
-def find_nonzero_entries(rows):
-    """Return (flat positions, columns, number per row) of the nonzero entries of a matrix."""
+def window_counts_and_sums_prefix(
+    firsts, lasts, cells, counts, sums, size, begins, ends, targets, offsets, lows, highs, count_out, sum_out
+):
+    """Add row counts and sums like `window_sums_prefix`, both in one pass, as one word: count · 2⁴⁰ + sum.
+
+    The caller ensures that the sum over all cells of a key stays within ± 2³⁹, and the count below 2²³.
+    """
+    parts, width = firsts.shape[0], (size + 1) * LANES
+    prefix, totals = np.zeros((parts + 1) * width, np.int64), np.zeros(LANES, np.int64)
+    spans = offsets[offsets.size - 1]
+    for first in range(0, firsts.shape[1], LANES):
+        lanes = min(LANES, firsts.shape[1] - first)
+        count = _count_block_entries(first, lanes, firsts, lasts)
+        if spans * count <= parts * size * lanes:
+            if count:
+                _sum_directly(first, lanes, firsts, lasts, cells, counts, begins, ends, targets, offsets, lows, highs, count_out)
+                _sum_directly(first, lanes, firsts, lasts, cells, sums, begins, ends, targets, offsets, lows, highs, sum_out)
+            continue
+        prefix[width:] = 0
+        for p in range(parts):
+            for lane in range(lanes):
+                for c in range(firsts[p, first + lane], lasts[p, first + lane]):
+                    word = np.int64(counts[c]) * PACKED_ROW + np.int64(sums[c])
+                    prefix[(p + 1) * width + (cells[c] + 1) * LANES + lane] = word
+        _sum_over_cells_and_parts(prefix, parts, width)
+        for q in range(targets.size):
+            _sum_spans(prefix, ends[q] * width, begins[q] * width, offsets[q], offsets[q + 1], lows, highs, totals)
+            for lane in range(lanes):
+                word = totals[lane]
+                total = ((word + PACKED_HALF_ROW) & (PACKED_ROW - 1)) - PACKED_HALF_ROW
+                count_out[targets[q], first + lane] += (word - total) >> 40
+                sum_out[targets[q], first + lane] += total
+
+
+@_jit
+def count_nonzero_entries(rows):
+    """Return the number of nonzero entries of each row of a matrix."""
     counts = np.zeros(rows.shape[0], np.int64)
     for w in range(rows.shape[0]):
+        count = np.int64(0)
         for k in range(rows.shape[1]):
-            counts[w] += rows[w, k] != 0
-    total = counts.sum()
-    positions, columns = np.empty(total, np.int64), np.empty(total, np.int64)
+            count += rows[w, k] != 0
+        counts[w] = count
+    return counts
+
+
+@_jit
+def list_nonzero_columns(rows, total):
+    """Return the columns of the nonzero entries of a matrix, row by row; `total` is their number."""
+    columns = np.empty(total + 1, np.int32)
+    at = 0
+    for w in range(rows.shape[0]):
+        for k in range(rows.shape[1]):  # without a branch: the column of a zero is overwritten by the next one
+            columns[at] = k
+            at += rows[w, k] != 0
+    return columns[:total]
+
+
+@_jit
+def pick_nonzero_entries(rows, values, total):
+    """Return the values at the nonzero entries of a matrix `rows`, row by row; `total` is their number."""
+    picked = np.empty(total + 1, values.dtype)
     at = 0
     for w in range(rows.shape[0]):
         for k in range(rows.shape[1]):
-            if rows[w, k] != 0:
-                positions[at] = w * rows.shape[1] + k
-                columns[at] = k
-                at += 1
-    return positions, columns, counts
+            picked[at] = values[w, k]
+            at += rows[w, k] != 0
+    return picked[:total]
 
 
 @_jit

@@ -120,6 +120,9 @@ def _compute_ids(batch: RowBatch, assignment: CellAssignment, slots: Integers, o
 
 
 def _extract_partials(aggregation: _DenseAggregation, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
+    if aggregation.accumulator.is_packed:
+        yield from _extract_packed(aggregation, table, edges)
+        return
     occupied = aggregation.accumulator.occupied_groups()
     yield from _split_by_partition(
         occupied,
@@ -130,6 +133,19 @@ def _extract_partials(aggregation: _DenseAggregation, table: KeyTable, edges: In
         table,
         edges,
     )
+
+
+def _extract_packed(aggregation: _DenseAggregation, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
+    """Extract the partials of one slice and partition after the other, in one pass that unpacks, compacts and divides by key."""
+    cell_count = aggregation.operator.predicate_index.cell_count
+    for index, edge in enumerate(edges.tolist()):
+        for partition in np.flatnonzero(np.diff(table.partition_bounds)).tolist():
+            first, last = table.partition_bounds[partition : partition + 2].tolist()
+            base = index * table.key_count
+            export = aggregation.accumulator.export_packed(base + first, base + last, cell_count)
+            if export.slots.size:
+                keys = [take(column, export.slots + first) for column in table.columns]
+                yield partition, PartialAggregate(edge, keys, export.starts, export.cells, export.dense)
 
 
 def _aggregate_sparse(

@@ -18,6 +18,7 @@ from headrace.engine.compute.columns import Numbers, combine_chunks, from_number
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.lower import lower_aggregate, lower_listed
 from headrace.engine.failures import QueryFailures
+from headrace.engine.kernels import window as window_kernels
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Expression, column_names
 from headrace.model.record import record
@@ -68,7 +69,10 @@ class ListedValues:
 
 @dataclass(frozen=True, slots=True)
 class CombinedRows:
-    """Result rows before lowering, sorted by query: query, window, keys, and components (dense arrays or value lists)."""
+    """Result rows before lowering, sorted by query: query, window, keys, and components (dense arrays or value lists).
+
+    With `counts`, a query and a window are those of so many rows, which are not repeated unless an output needs it.
+    """
 
     queries: Integers
     starts: Integers
@@ -76,25 +80,39 @@ class CombinedRows:
     keys: list[pa.Array]
     dense: list[list[Numbers]]
     listed: dict[int, ListedValues]
+    counts: Integers | None = None
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self.queries) if self.counts is None else int(self.counts.sum())
+
+    def repeat(self, values: Integers) -> Integers:
+        """Return a value for each row, from one for each query or window."""
+        if self.counts is None:
+            return values
+        repeated: Integers = window_kernels.repeat_values(values, self.counts, self.row_count)
+        return repeated
 
 
 def finalize_rows(plan: AggregateQuery, combined: CombinedRows, results: BatchResults, failures: QueryFailures) -> None:
     """Lower, filter and project rows of queries that share the shape of `plan`; a failing query emits no rows."""
-    rows = len(combined.queries)
+    rows = combined.row_count
     if rows == 0:
         return
     shape = shape_of(plan)
+    used = frozenset().union(*map(column_names, (plan.having, *plan.output)))
+    windows = {WINDOW_START.name: combined.starts, WINDOW_END.name: combined.ends}
     table: dict[str, Any] = {
-        WINDOW_START.name: from_numbers(combined.starts, TIMESTAMP),
-        WINDOW_END.name: from_numbers(combined.ends, TIMESTAMP),
+        **{name: from_numbers(combined.repeat(times), TIMESTAMP) for name, times in windows.items() if name in used},
         **{f"key{index}": column for index, column in enumerate(combined.keys)},
     }
     for index, call in enumerate(plan.branches[0].aggregates):
         column, overflows = _lower_aggregate(call, shape.component_places[index], combined, rows)
         table[f"agg{index}"] = column
         if overflows is not None:
-            failures.add_rows(combined.queries[overflows], f"integer overflow in {call}")
-    _project_rows(plan, table, combined.queries, results, failures)
+            failures.add_rows(combined.repeat(combined.queries)[overflows], f"integer overflow in {call}")
+    _project_rows(plan, table, combined, results, failures)
 
 
 def _lower_aggregate(call: AggregateCall, places: Sequence[int], combined: CombinedRows, rows: int) -> tuple[pa.Array, Any]:
@@ -105,29 +123,36 @@ def _lower_aggregate(call: AggregateCall, places: Sequence[int], combined: Combi
 
 
 def _project_rows(
-    plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: BatchResults, failures: QueryFailures
+    plan: AggregateQuery, table: dict[str, Any], combined: CombinedRows, results: BatchResults, failures: QueryFailures
 ) -> None:
-    evaluator = Evaluator(table, len(queries), is_guarded=True)
-    selected = np.ones(len(queries), np.bool_)
+    evaluator = Evaluator(table, combined.row_count, is_guarded=True)
+    selected: npt.NDArray[np.bool_] | None = None
     if plan.having != TRUE:
-        _record_errors(evaluator, plan.having, queries, selected, failures)
+        _record_errors(evaluator, plan.having, combined, selected, failures)
         selected = np.asarray(combine_chunks(evaluator(plan.having)).fill_null(False))
     for expression in plan.output:
         if column_names(expression):
-            _record_errors(evaluator, expression, queries, selected, failures)
+            _record_errors(evaluator, expression, combined, selected, failures)
     if failures:
-        selected = selected & ~np.isin(queries, list(failures.messages))
+        alive = ~np.isin(combined.repeat(combined.queries), list(failures.messages))
+        selected = alive if selected is None else selected & alive
     outputs = [combine_chunks(evaluator(expression)) for expression in plan.output]
-    if not selected.all():
+    queries, counts = combined.queries, combined.counts
+    if selected is not None and not selected.all():
         mask = pa.array(selected)
-        outputs, queries = [column.filter(mask) for column in outputs], queries[selected]
-    results.add(queries, pa.RecordBatch.from_arrays(outputs, schema=plan.schema.to_arrow()))
+        outputs, queries, counts = [column.filter(mask) for column in outputs], combined.repeat(queries)[selected], None
+    results.add(queries, pa.RecordBatch.from_arrays(outputs, schema=plan.schema.to_arrow()), counts)
 
 
 def _record_errors(
-    evaluator: Evaluator, expression: Expression, queries: Integers, selected: npt.NDArray[np.bool_], failures: QueryFailures
+    evaluator: Evaluator,
+    expression: Expression,
+    combined: CombinedRows,
+    selected: npt.NDArray[np.bool_] | None,
+    failures: QueryFailures,
 ) -> None:
     errors = evaluator.errors(expression)
     if errors is not None:
-        mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_) & selected
-        failures.add_rows(queries[mask], evaluator.message(expression))
+        mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)
+        mask = mask if selected is None else mask & selected
+        failures.add_rows(combined.repeat(combined.queries)[mask], evaluator.message(expression))

@@ -18,6 +18,7 @@ from headrace.engine.compute.accumulators import PartialAggregate, ValueEntries,
 from headrace.engine.compute.columns import Numbers, take, widen_integers
 from headrace.engine.compute.keys import unify_keys
 from headrace.engine.failures import QueryFailures
+from headrace.engine.kernels import group as group_kernels
 from headrace.engine.kernels import window as window_kernels
 from headrace.engine.operators.finalize import CombinedRows, ListedValues, finalize_rows
 from headrace.engine.operators.selection import CellAssigner
@@ -208,17 +209,34 @@ class _WindowGrid:
         windows: Integers,
         spans: tuple[Integers, ...],
     ) -> None:
-        firsts, lasts = _find_cell_ranges(slices, self._key_count)
-        cells = _concat_narrow(slices.cells)
+        cells = np.concatenate(slices.cells, dtype=np.int32)  # a cell number is at most the number of groups
+        base = (*_find_cell_ranges(slices, self._key_count), cells)
+        uses = (slices.spans.cell_count, begins, ends, windows, *spans)
+        paired = self._add_counts_and_sums(slices, places, base, uses)
         for index, (component, place) in enumerate(zip(self._components, places, strict=True)):
-            if component.kind not in {"rows", "count", "add"}:
+            if component.kind not in {"rows", "count", "add"} or index in paired:
                 continue
             for limb, total in enumerate(self._dense[index]):
                 values = _concat_component(slices, place, limb, places[0] if component.kind == "count" else None)
                 if values is not None:
-                    window_kernels.window_sums_prefix(
-                        firsts, lasts, cells, values, slices.spans.cell_count, begins, ends, windows, *spans, total
-                    )
+                    window_kernels.window_sums_prefix(*base, values, *uses, total)
+
+    def _add_counts_and_sums(
+        self, slices: _LoadedSlices, places: Sequence[int], base: tuple[Any, ...], uses: tuple[Any, ...]
+    ) -> tuple[int, ...]:
+        """Add row counts and the first plain sum in one pass, if both fit one word; return the components that were added."""
+        paired = next(
+            (i for i, component in enumerate(self._components) if component.kind == "add" and len(self._dense[i]) == 1), None
+        )
+        if paired is None:
+            return ()
+        counts, sums = (
+            _concat_narrow([partial.dense[place][0] for partial in slices.partials]) for place in (places[0], places[paired])
+        )
+        if not _fits_packed(counts, sums, len(slices.partials) * slices.spans.cell_count):
+            return ()
+        window_kernels.window_counts_and_sums_prefix(*base, counts, sums, *uses, self._dense[0][0], self._dense[paired][0])
+        return 0, paired
 
     def _add_sparse_sums(
         self, slices: _LoadedSlices, number: int, places: Sequence[int], window_table: tuple[Integers, ...]
@@ -279,16 +297,22 @@ class _WindowGrid:
 
     def build_combined_rows(self, columns: list[Any]) -> CombinedRows:
         """Return the windows and keys that have rows, sorted by query, window and key."""
-        slots, key_ids, counts = window_kernels.find_nonzero_entries(self._dense[0][0])
-        is_full = slots.size == self._dense[0][0].size
-        dense = [[array.reshape(-1) if is_full else array.reshape(-1)[slots] for array in arrays] for arrays in self._dense]
+        rows = self._dense[0][0]
+        counts = window_kernels.count_nonzero_entries(rows)
+        total = int(counts.sum())
+        if total == rows.size:
+            dense = [[array.reshape(-1) for array in arrays] for arrays in self._dense]
+            key_ids = np.tile(np.arange(self._key_count, dtype=np.int32), len(counts))
+        else:
+            dense = [[window_kernels.pick_nonzero_entries(rows, array, total) for array in arrays] for arrays in self._dense]
+            key_ids = window_kernels.list_nonzero_columns(rows, total)
         for index, component in enumerate(self._components):
             if component.kind == "count":
                 dense[index] = [dense[0][0] - dense[index][0]]
+        slots = np.flatnonzero(rows) if self._listed else np.zeros(0, np.int64)
         entries = {index: self._reduce_listed(index, slots) for index in self._listed}
-        window_columns = (self._due.queries, self._due.starts, self._due.ends)
-        queries, starts, ends = (window_kernels.repeat_values(array, counts, slots.size) for array in window_columns)
-        return CombinedRows(queries, starts, ends, [take(column, key_ids) for column in columns], dense, entries)
+        keys = [take(column, key_ids) for column in columns]
+        return CombinedRows(self._due.queries, self._due.starts, self._due.ends, keys, dense, entries, counts)
 
     def _reduce_listed(self, index: int, slots: Integers) -> ListedValues:
         entry_lists = self._listed[index]
@@ -332,6 +356,14 @@ def _concat_component(slices: _LoadedSlices, place: int, limb: int, against: int
     return np.concatenate(
         [widen_integers(partial.dense[against][0]) - widen_integers(partial.dense[place][0]) for partial in slices.partials]
     )
+
+
+def _fits_packed(counts: Integers, sums: Integers, key_entries: int) -> bool:
+    """Return whether counts and sums over so many entries fit one word, and both arrays have the width that is compiled."""
+    if counts.dtype != np.int32 or sums.dtype != np.int32 or not counts.size:
+        return False
+    largest = max(int(sums.max()), -int(sums.min()))
+    return int(counts.max()) * key_entries < 1 << 23 and largest * key_entries < int(group_kernels.PACKED_HALF_ROW)
 
 
 def _concat_narrow(arrays: Sequence[Integers]) -> Integers:

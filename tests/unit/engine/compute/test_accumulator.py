@@ -45,6 +45,32 @@ def test_packed_sums_are_exact_over_many_pieces(magnitude):
     assert total.tolist() == sums[occupied].tolist()
 
 
+@pytest.mark.parametrize("magnitude", [1, 127, 128, 1000, 40_000, 1 << 27, (1 << 31) - 1])
+@pytest.mark.parametrize("first", [0, 2])
+def test_packed_groups_are_exported_by_slot(magnitude, first):
+    rng = np.random.default_rng(magnitude)
+    accumulator = Accumulator([*SIGNATURES, ("count", []), None, ("count", [])], PLACES * CELLS, frozenset({4}))
+    values, slots = rng.integers(5, 20, 60), rng.choice(np.array([0, 2, 3, 5]), 60)  # the other slots have no rows
+    summed = rng.choice(np.array([-magnitude - 1, 0, magnitude]), 60)
+    assert accumulator.add_selected((values, 10, TABLE), slots, CELLS, summed, magnitude + 1)
+    counts, sums = _naive(values, slots, summed)
+    assert accumulator.is_packed
+    export = accumulator.export_packed(first, PLACES, CELLS)
+    groups = np.repeat(export.slots + first, np.diff(export.starts.astype(np.int64))) * CELLS + export.cells
+    assert groups.tolist() == [group for group in np.flatnonzero(counts).tolist() if group >= first * CELLS]
+    assert np.all(np.diff(export.starts.astype(np.int64)) > 0)
+    (rows,), (total,), (valid,), listed, (nulls,) = export.dense
+    assert rows.tolist() == counts[groups].tolist()
+    assert total.tolist() == sums[groups].tolist()
+    assert valid is rows
+    assert listed == []
+    assert nulls.tolist() == [0] * len(groups)
+    assert total.dtype.itemsize == next(size for size in (1, 2, 4, 8) if abs(sums[groups] + 0.5).max() < 2 ** (8 * size - 1))
+    repeated = accumulator.export_packed(0, 2, CELLS).dense[1][0]  # another range does not change what was exported
+    assert repeated.tolist() == sums[: 2 * CELLS][counts[: 2 * CELLS] > 0].tolist()
+    assert total.tolist() == sums[groups].tolist()
+
+
 def test_sums_too_large_to_pack_are_refused():
     accumulator = Accumulator(SIGNATURES, PLACES * CELLS)
     values, slots = np.full(300, 10), np.zeros(300, np.int64)

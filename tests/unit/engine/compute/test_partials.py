@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,8 @@ def test_unify_gives_keys_of_several_parts_common_codes(data, drawn, places: int
     for part, numbering in zip(parts, maps, strict=True):
         assert [meaning[new] for new in numbering] == tuples(part.columns, range(part.count))
     everything = {key for part in parts for key in tuples(part.columns, range(part.count))}
-    assert len({new for numbering in maps for new in numbering.tolist()}) == len(everything)
+    assert sorted({new for numbering in maps for new in numbering.tolist()}) == list(range(len(everything)))
+    assert count == len(everything)  # of a range of integers, only those that occur
 
 
 @quick
@@ -204,7 +206,7 @@ def test_values_survive_the_conversion_to_numbers(kind: pa.DataType):
 @st.composite
 def draw_partials(draw: st.DrawFn) -> dict[str, Any]:
     """Draw partials by slice, keys with ascending cells, queries with spans of cells and ranges of slices."""
-    size, keys, parts = draw(st.integers(1, 12)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    size, keys, parts = draw(st.integers(1, 12)), draw(st.integers(1, 10)), draw(st.integers(1, 4))
     held = [[sorted(draw(st.sets(st.integers(0, size - 1), max_size=size))) for _ in range(keys)] for _ in range(parts)]
     queries = draw(st.integers(1, 5))
     spans = []
@@ -232,40 +234,73 @@ def is_inside(cell: int, spans: Sequence[tuple[int, int]]) -> bool:
     return any(low <= cell < high for low, high in spans)
 
 
-@quick
-@given(st.data(), draw_partials())
-def test_window_sums_equal_plain_sums(data, partials: dict[str, Any]):
-    held, keys = partials["held"], partials["keys"]
-    firsts, lasts = np.zeros((len(held), keys), np.int64), np.zeros((len(held), keys), np.int64)
+def place_cells(held: Sequence[Sequence[Sequence[int]]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where the cells of each part and key begin and end, and all cells."""
+    firsts, lasts = (np.zeros((len(held), len(held[0])), np.int64) for _ in range(2))
     cells: list[int] = []
     for part, of_part in enumerate(held):
         for key, found in enumerate(of_part):
             firsts[part, key], lasts[part, key] = len(cells), len(cells) + len(found)
             cells += found
-    values = [data.draw(st.integers(-(2**62), 2**62)) for _ in cells]
-    out = np.full((len(partials["spans"]), keys), 7, np.int64)
+    return firsts, lasts, np.array(cells, np.int32)
+
+
+def sum_plainly(partials: dict[str, Any], values: Sequence[int], query: int, key: int) -> int:
+    firsts, lasts, cells = place_cells(partials["held"])
+    total = 0
+    for part in range(*partials["ranges"][query]):
+        places = range(firsts[part, key], lasts[part, key])
+        total += sum(values[place] for place in places if is_inside(cells[place], partials["spans"][query]))
+    return total
+
+
+def list_uses(partials: dict[str, Any]) -> tuple[Any, ...]:
     begins, ends = (np.array([r[i] for r in partials["ranges"]], np.int64) for i in range(2))
-    targets = np.array(partials["targets"], np.int64)
-    window_kernels.window_sums_prefix(
-        firsts,
-        lasts,
-        np.array(cells, np.int64),
-        np.array(values, np.int64),
-        partials["size"],
-        begins,
-        ends,
-        targets,
-        *flatten_spans(partials["spans"]),
-        out,
+    return partials["size"], begins, ends, np.array(partials["targets"], np.int64), *flatten_spans(partials["spans"])
+
+
+@quick
+@given(st.data(), draw_partials())
+def test_window_sums_equal_plain_sums(data, partials: dict[str, Any]):
+    places = place_cells(partials["held"])
+    values = [data.draw(st.integers(-(2**62), 2**62)) for _ in places[2]]
+    out = np.full((len(partials["spans"]), partials["keys"]), 7, np.int64)
+    window_kernels.window_sums_prefix(*places, np.array(values, np.int64), *list_uses(partials), out)
+    for query, target in enumerate(partials["targets"]):
+        for key in range(partials["keys"]):
+            wrapped = (7 + sum_plainly(partials, values, query, key) + 2**63) % 2**64 - 2**63
+            assert out[target, key] == wrapped
+
+
+@quick
+@given(draw_partials(), st.integers(0, 2**32))
+def test_window_counts_and_sums_in_one_word_equal_plain_sums(partials: dict[str, Any], seed: int):
+    places = place_cells(partials["held"])
+    limit = (2**39 - 1) // (len(partials["held"]) * partials["size"])  # the caller ensures that all of a key fit
+    random = Random(seed)
+    counts = [random.randrange(1, 2**17) for _ in places[2]]
+    sums = [random.choice([random.randint(-5, 5), random.randint(-min(limit, 2**31), min(limit, 2**31 - 1))]) for _ in places[2]]
+    shape = len(partials["spans"]), partials["keys"]
+    count_out, sum_out = np.full(shape, 3, np.int64), np.full(shape, -4, np.int64)
+    window_kernels.window_counts_and_sums_prefix(
+        *places, np.array(counts, np.int32), np.array(sums, np.int32), *list_uses(partials), count_out, sum_out
     )
-    for query, spans in enumerate(partials["spans"]):
-        for key in range(keys):
-            total = 7
-            for part in range(*partials["ranges"][query]):
-                places = range(firsts[part, key], lasts[part, key])
-                total += sum(values[place] for place in places if is_inside(cells[place], spans))
-            wrapped = (total + 2**63) % 2**64 - 2**63
-            assert out[targets[query], key] == wrapped
+    for query, target in enumerate(partials["targets"]):
+        for key in range(partials["keys"]):
+            assert count_out[target, key] == 3 + sum_plainly(partials, counts, query, key)
+            assert sum_out[target, key] == -4 + sum_plainly(partials, sums, query, key)
+
+
+@quick
+@given(st.lists(st.lists(st.sampled_from([0, 0, 1, -3]), min_size=3, max_size=3), max_size=5))
+def test_nonzero_entries_are_picked_row_by_row(rows: list[list[int]]):
+    matrix = np.array(rows, np.int64).reshape(-1, 3)
+    counts = window_kernels.count_nonzero_entries(matrix)
+    total = int(counts.sum())
+    assert counts.tolist() == np.count_nonzero(matrix, axis=1).tolist()
+    assert window_kernels.list_nonzero_columns(matrix, total).tolist() == np.nonzero(matrix)[1].tolist()
+    values = np.arange(matrix.size, dtype=np.float64).reshape(matrix.shape)
+    assert window_kernels.pick_nonzero_entries(matrix, values, total).tolist() == values[matrix != 0].tolist()
 
 
 def draw_slice(data: st.DataObject, partials: dict[str, Any], values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
