@@ -25,7 +25,7 @@ from sqlglot import exp
 
 from headrace.bench.driver.client import DriverProcess
 from headrace.bench.driver.generator import build_pools
-from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.rates import RateScript, RateSegment
 from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.measure.collector import ResultCollector
 from headrace.bench.queries.query import BenchQuery
@@ -38,11 +38,13 @@ from headrace.bench.systems.process import SutEventWriter
 from headrace.connectors import MemorySource
 from headrace.session import Session
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+pytestmark = pytest.mark.usefixtures("preloaded", "small_warm_up")
 
 TIMEOUT = 60.0
 ROWS, SPAN_US = 6_000, 12_000_000  # over all streams
-DRIVER_RATE, DRIVER_ROWS = 20_000, 3_000
+DRIVER_ROWS, DRIVER_RATE = 1_000, 20_000
+# No row after the last one: on a busy machine, joins of all rows that were due while kernels were loaded take gigabytes.
+DRIVER_SCRIPT = RateScript((RateSegment(DRIVER_ROWS / DRIVER_RATE, DRIVER_RATE, DRIVER_RATE), RateSegment(1.0, 0.0, 0.0)))
 SLIDING_JOINS: dict[str, dict[str, Any]] = {
     "headrace": {},
     "headrace_common": {"sliding_plan": "common"},
@@ -143,10 +145,10 @@ def test_every_system_starts_every_scenario_and_makes_its_changes(name: str, sys
         started = StartedSystem(ADAPTERS[system](), scenario, driver)
         try:
             started.start(collector, tmp_path)
-            driver.start(RateScript.constant(DRIVER_RATE))
+            driver.start(DRIVER_SCRIPT)
             started.change(added, [query for query in removed if query not in added_names])
             started.change([], [query for query in removed if query in added_names])
-            started.wait_until(lambda: driver.status().read >= DRIVER_ROWS)
+            started.wait_until(lambda: driver.status().read >= DRIVER_ROWS // 2)
             started.adapter.check()
         finally:
             started.adapter.close()

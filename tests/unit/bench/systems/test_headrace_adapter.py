@@ -24,7 +24,7 @@ from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 from headrace.session import Session
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+pytestmark = pytest.mark.usefixtures("preloaded", "small_warm_up")
 
 TIMEOUT = 60.0
 SECOND = 1_000_000
@@ -131,7 +131,7 @@ def test_rows_for_sliding_joins_have_one_match_each():
 
 def make_predicate_query(name: str, limit: int) -> BenchQuery:
     total = [BenchAggregate("SUM", "f1", "total", integer=True)]
-    return build_window_aggregation(name, "fields", ["key"], total, ColumnComparison("f2", "<", limit), SECOND // 2, SECOND // 4)
+    return build_window_aggregation(name, "fields", ["key"], total, ColumnComparison("f2", "<", limit), SECOND // 4, SECOND // 8)
 
 
 def test_without_sharing_every_query_has_its_own_session_and_the_same_results(tmp_path):
