@@ -24,7 +24,7 @@ from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.plan.window_join import split_joined_name
 
-MAX_SLIDING_JOIN_INPUTS = 8
+MAX_SLIDING_JOIN_INPUTS = 12
 
 
 @record("sliding-input")

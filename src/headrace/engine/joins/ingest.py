@@ -129,7 +129,9 @@ class StreamIngest:
         columns = {qualify_column(relation, name): _take_rows(combine_chunks(table[name]), arrow_ids) for name in names}
         columns[time_column_of(relation)] = pa.array(self._batch.times if is_full else self._batch.times[row_ids])
         return RowSegment(
-            columns, sets if is_full else sets[row_ids], np.full(len(row_ids), plan.get_delta_bit(relation), np.uint64)
+            columns,
+            sets if is_full else sets[row_ids],
+            np.full(len(row_ids), self._loaded_plan.get_delta_mask([relation]), np.uint64),
         )
 
 

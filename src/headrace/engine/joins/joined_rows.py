@@ -106,7 +106,7 @@ class _LazyColumns(dict[str, pa.Array]):
 class JoinedRows:
     """Rows of one or more tables side by side, each with its query-set; columns are materialized on access.
 
-    In sliding joins, `delta_mask` holds, as bits by rank, the relations whose row was inserted in this batch. `extra_columns`
+    In sliding joins, `delta_mask` holds, as bits, the relations whose row was inserted in this batch. `extra_columns`
     belong to these rows only: `take` drops them.
     """
 

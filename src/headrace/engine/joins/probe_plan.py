@@ -79,6 +79,22 @@ class LoadedSlidingJoinPlan:
             self._readers[relation] = queries, sets
         return self._readers[relation]
 
+    @cached_property
+    def delta_bits(self) -> Mapping[str, int]:
+        """The bit of each relation in the delta masks of rows."""
+        return self.plan.assign_delta_bits()
+
+    def get_delta_mask(self, relations: Iterable[str]) -> int:
+        """Return the delta mask of joined rows whose rows of these relations are new."""
+        return sum(1 << bit for bit in {self.delta_bits[name] for name in relations})
+
+    def get_visible_mask(self, number: int) -> int:
+        """Return the delta mask of the new rows in the store of a probe that count for the rows that probe it."""
+        stored = self.store_specs[self.probe_specs[number].store_number].relation.relations
+        if number in self.unmatched_steps:
+            return self.get_delta_mask(stored)
+        return self.get_delta_mask(self.plan.find_visible_relations(self.start_relations[number], stored))
+
     def list_equality_sides(self, relation: str) -> dict[Attribute, Expression]:
         """Return the sides of equalities over a relation, by attribute."""
         pairs = (split_equality(condition) or () for query in self.plan.queries for condition in query.conditions)

@@ -92,7 +92,7 @@ def find_matches(
 ) -> Iterator[JoinedRows]:
     """Yield the matches of a probe over all segments of a store, in as few blocks as memory allows.
 
-    `relation` is one of those stored; of the new rows of this batch, those of the relations in `visible`, bits by rank, count.
+    `relation` is one of those stored; of the new rows of this batch, those of the relations in `visible`, a delta mask, count.
     """
     first_time, last_time = prober.time_span
     pending: list[tuple[RowPairs, Bitmasks]] = []

@@ -97,7 +97,7 @@ class SlidingJoinLevel:
             return
         input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
         prober, counts = Prober(loaded, rows, self._output.meter), self.store_counts[probe.store_number]
-        visible = np.uint64(self._plan.get_visible_mask(self._loaded_plan.start_relations[probe.number]))
+        visible = np.uint64(self._loaded_plan.get_visible_mask(probe.number))
         view = self._state_store.get_view(probe.store_number)
         for matches in find_matches(probe, prober, loaded.build_relations[0], view, self._job.batch, visible):
             output_rows += matches.row_count

@@ -47,7 +47,6 @@ WatermarkGetter = Callable[[NormalizedJoin], tuple[int, int]]
 _ROW_ID = "\x1f"  # the column of waiting rows that tells them apart; no relation has an empty name
 _ID_BITS = 40  # of a row id that number the rows of a partition; those above are the partition
 _ID_MASK = (1 << _ID_BITS) - 1
-_ALL_VISIBLE = np.uint64((1 << 64) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +157,8 @@ class UnmatchedRows:
             return
         prober, counts = Prober(loaded, rows, self._output.meter), self._store_counts[probe.store_number]
         view = self._state_store.get_view(probe.store_number)
-        for matches in find_matches(probe, prober, loaded.build_relations[0], view, self._job.batch, _ALL_VISIBLE):
+        visible = np.uint64(self._loaded_plan.get_visible_mask(probe.number))
+        for matches in find_matches(probe, prober, loaded.build_relations[0], view, self._job.batch, visible):
             counts.matches += matches.row_count
             yield matches
         counts.probes += rows.row_count

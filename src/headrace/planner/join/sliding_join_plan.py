@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 from headrace.model.expression import Expression
 from headrace.model.record import record
@@ -193,13 +194,25 @@ class SlidingJoinPlan:
             *(probe.query_ids for step in self.unmatched_steps for probe in step.probes if probe.store_number == store_number),
         )
 
-    def get_visible_mask(self, relation: str) -> int:
-        """Return, as bits by rank, the relations whose new rows are visible to rows of a relation."""
-        return (1 << self.ranked_relations.index(relation)) - 1
+    def assign_delta_bits(self) -> dict[str, int]:
+        """Return a bit for each relation, such that those in one query have different ones; other relations may share a bit.
 
-    def get_delta_bit(self, relation: str) -> int:
-        """Return the bit of a relation, by rank."""
-        return 1 << self.ranked_relations.index(relation)
+        Joined rows tell by these bits which of their rows are new, in one word however many relations there are.
+        """
+        neighbors: dict[str, set[str]] = {name: set() for name in self.ranked_relations}
+        for query in self.queries:
+            for name in query.inputs:
+                neighbors[name] |= query.inputs.keys() - {name}
+        bits: dict[str, int] = {}
+        for name in self.ranked_relations:
+            taken = {bits[other] for other in neighbors[name] if other in bits}
+            bits[name] = next(bit for bit in count() if bit not in taken)
+        return bits
+
+    def find_visible_relations(self, start: str, stored: frozenset[str]) -> frozenset[str]:
+        """Return the relations among those of a store whose new rows are visible to the rows of a relation."""
+        rank = self.ranked_relations.index(start)
+        return frozenset(self.ranked_relations[:rank]) & stored
 
     def find_filled_stores(self, relation: str) -> list[StoreSpec]:
         """Return the stores that new rows of a relation enter."""

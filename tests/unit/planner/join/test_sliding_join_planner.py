@@ -208,8 +208,9 @@ def test_relations_that_probe_materialized_joins_rank_before_their_inputs():
     )
     plan = plan_joins(chosen, query)
     assert plan.ranked_relations == ("u", "r", "s")
-    assert [plan.get_visible_mask(name) for name in plan.ranked_relations] == [0b000, 0b001, 0b011]
-    assert [plan.get_delta_bit(name) for name in plan.ranked_relations] == [0b001, 0b010, 0b100]
+    visible = [plan.find_visible_relations(name, frozenset({"r", "s"})) for name in plan.ranked_relations]
+    assert visible == [frozenset(), frozenset(), {"r"}]
+    assert plan.assign_delta_bits() == {"u": 0, "r": 1, "s": 2}
     (root,) = plan.root_probes["u"]
     assert root.level == 0
 
