@@ -26,6 +26,7 @@ from headrace.backends.spark.environment import ALLOCATOR_SETTINGS
 from headrace.cli import COMMANDS, build_application, session_file
 from headrace.client import RemoteQuery, RemoteSession
 from headrace.connectors import source_options
+from headrace.model.window_join_options import WindowJoinOptions
 from headrace.plan import derived, sliding_join, window_join
 from headrace.service import declared_streams
 from headrace.service.admission import ServiceLimits
@@ -40,6 +41,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "Session": hr.Session,
     "Session.create_stream": hr.Session.create_stream,
     "Session.add": hr.Session.add,
+    "window_joins": WindowJoinOptions,
     "QueryBudget": hr.QueryBudget,
     "MemorySource": hr.MemorySource,
     "FileSource": hr.FileSource,

@@ -235,6 +235,12 @@ class BenchRun:
             object.__setattr__(self, "trials", refused)
 
     @property
+    def system(self) -> str:
+        """The system, and what was switched off in it: such runs are not repeats of others."""
+        ablation = self.origin.settings.get("ablation")
+        return f"{self.sut} without {ablation}" if ablation else self.sut
+
+    @property
     def figures(self) -> MeasuredRun | None:
         """The figures, or None for a failed run."""
         return self.outcome if isinstance(self.outcome, MeasuredRun) else None

@@ -422,6 +422,7 @@ def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str,
             standby=settings.standby,
             **settings.file.changes,
             **settings.file.sliding_joins.to_arguments(),
+            window_joins=settings.file.window_joins,
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None

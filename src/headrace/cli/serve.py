@@ -153,6 +153,7 @@ def command(
             standby=standby,
             **(session_file.changes if session_file else {}),
             **(session_file.sliding_joins.to_arguments() if session_file else {}),
+            window_joins=session_file.window_joins if session_file else None,
             **spark,
         )
         address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"

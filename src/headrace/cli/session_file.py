@@ -16,6 +16,9 @@
     [storage."s3://elsewhere"]        # optional: other options for what is below a URL
     endpoint = "https://s3.eu-central-1.amazonaws.com"
 
+    [window_joins]                    # optional: how joins in TUMBLE and HOP windows are planned
+    grouping = true                   # and others: see docs/configuration.md
+
     [sliding_joins]                   # optional: how joins in SLIDING windows are planned
     plan = "auto"                     # auto, ilp, greedy, common, flat, left_deep, chain or merging
     target = "probes"                 # probes, latency or storage
@@ -85,6 +88,7 @@ from headrace.model.budget import QueryBudget
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
+from headrace.model.window_join_options import WindowJoinOptions
 from headrace.runtime.command_queue import CHANGE_TIMEOUT_SECONDS, MAX_WAITING_CHANGES, ChangeSettings
 from headrace.runtime.partition_scaling import PartitionSetting, parse_partitions
 from headrace.storage.locations import StorageOptions, is_url, parse_location
@@ -99,6 +103,7 @@ _TOP_KEYS: _KeyTypes = {
     "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
     "spark": (dict,),
     "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
+    "window_joins": (dict,),
 }  # fmt: skip
 _CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
     "changes_per_batch": None,
@@ -185,6 +190,8 @@ class SessionFile:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How query changes are batched, and how many may wait: arguments of `Session`."""
     sliding_joins: SlidingJoinOptions = SlidingJoinOptions()  # noqa: RUF009  a frozen value
+    window_joins: Mapping[str, Any] = field(default_factory=dict)
+    """How joins in TUMBLE and HOP windows are planned: an argument of `Session`."""
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -214,6 +221,7 @@ class SessionFile:
             _parse_partition_setting(top),
             _parse_change_settings(top),
             _parse_sliding_joins(top),
+            _parse_window_joins(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -337,6 +345,15 @@ def _parse_sliding_joins(top: _TomlTable) -> SlidingJoinOptions:
     except HeadraceError as error:
         key = error.message.partition("sliding_")[2].partition("=")[0]
         raise table.make_error(key, f"is {table.get(key)!r}", hint=error.hint) from error
+
+
+def _parse_window_joins(top: _TomlTable) -> dict[str, Any]:
+    table: dict[str, Any] = top.get("window_joins", {})
+    try:
+        WindowJoinOptions.parse(table)
+    except HeadraceError as error:
+        raise HeadraceError(f"session file '{top.file}': {error.message}", hint=error.hint) from error
+    return table
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

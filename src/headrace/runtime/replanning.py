@@ -55,6 +55,7 @@ class WindowJoinOptimizer:
         self._sampled_queries: frozenset[int] = frozenset()
         self._planned_queries: frozenset[int] = frozenset()
         self._planned_figures: dict[int, JoinFigures] = {}
+        self._last_figures: dict[int, JoinFigures] = {}
         self._last_planned_batch = -1
         self._rows_per_round: dict[tuple[int, int], float] = {}
         self.last_replanning = JoinReplanning()
@@ -94,7 +95,10 @@ class WindowJoinOptimizer:
         changed = (queries ^ self._planned_queries) | drifted
         is_full = len(changed) > self._options.full_above * max(1, len(self._planned_queries))
         self._planned_queries, self._last_planned_batch = queries, state.batch
-        self._planned_figures |= {number: figures[number] for number in figures.keys() & changed}
+        # While samples of a change replace older ones, figures still move: the next look compares with those before the change.
+        moving = find_drifted(self._last_figures, figures, 1 + (self._options.drift - 1) / 4)
+        self._planned_figures |= {number: figures[number] for number in figures.keys() & (changed - moving)}
+        self._last_figures = figures
         self._planned_figures = {number: kept for number, kept in self._planned_figures.items() if number in queries}
         if not changed:
             return {}

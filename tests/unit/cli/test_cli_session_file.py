@@ -43,6 +43,8 @@ def load_refused(tmp_path: Path, text: str) -> str:
             "keys: checkpoint, rows_per_batch, master, partitions, functions, changes_per_batch, change_delay, ",
         ),
         ("[sliding_joins]\nplans = 3\n" + STREAM + QUERY, "unknown key 'sliding_joins.plans'"),
+        ("[window_joins]\nblocks = 3\n" + STREAM + QUERY, "unknown setting 'blocks' of window_joins"),
+        ("[window_joins]\nblock_inputs = 1\n" + STREAM + QUERY, "invalid setting block_inputs=1 of window_joins"),
         (
             "[sliding_joins]\nplan = 'best'\n" + STREAM + QUERY,
             "'sliding_joins.plan' in .* is 'best'\nhint: choose one of: auto, ",

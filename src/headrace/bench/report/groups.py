@@ -160,8 +160,8 @@ def _describe_place(run: BenchRun) -> str:
 def _make_group(name: str, place: str, runs: Sequence[BenchRun]) -> ScenarioGroup:
     runs_by_key: dict[tuple[int, int, int, str], list[BenchRun]] = {}
     for run in runs:
-        runs_by_key.setdefault((run.query_count, _key_range_of(run), _nodes_of(run), run.sut), []).append(run)
-    positions = {sut: position for position, sut in enumerate(order_systems({run.sut for run in runs}))}
+        runs_by_key.setdefault((run.query_count, _key_range_of(run), _nodes_of(run), run.system), []).append(run)
+    positions = {sut: position for position, sut in enumerate(order_systems({run.system for run in runs}))}
     keys = sorted(runs_by_key, key=lambda key: (*key[:3], positions[key[3]]))
     cells = tuple(ResultCell(key[3], *key[:3], tuple(runs_by_key[key])) for key in keys)
     last = runs[-1].scenario

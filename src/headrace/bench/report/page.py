@@ -51,7 +51,7 @@ def write_report(folder: Path) -> Path:
 def render_page(runs: Sequence[BenchRun]) -> str:
     """Return the HTML page for these runs."""
     groups = group_runs(runs)
-    systems = order_systems({run.sut for run in runs})
+    systems = order_systems({run.system for run in runs})
     return Template(_load_asset("page.html")).substitute(
         style=_load_asset("page.css"),
         plotly=load_plotly_js(),
@@ -173,7 +173,7 @@ def _make_metadata(runs: Sequence[BenchRun], groups: Sequence[ScenarioGroup]) ->
     metadata = {
         "title": ", ".join(group.title for group in groups),
         "scenarios": [group.name for group in groups],
-        "systems": order_systems({run.sut for run in runs}),
+        "systems": order_systems({run.system for run in runs}),
         "started_at": max(run.origin.started_at for run in runs),
         "runs": len(runs),
         "failed": sum(run.failure is not None for run in runs),
@@ -207,7 +207,7 @@ def _render_origins(runs: Sequence[BenchRun], systems: Sequence[str]) -> str:
     rows = []
     for sut in systems:
         seen = dict.fromkeys(
-            (_format_pairs(run.origin.versions), _format_pairs(run.origin.settings)) for run in runs if run.sut == sut
+            (_format_pairs(run.origin.versions), _format_pairs(run.origin.settings)) for run in runs if run.system == sut
         )
         rows += [(sut, versions, settings) for versions, settings in seen]
     return _render_table(("system", "versions", "settings"), rows)

@@ -1,8 +1,10 @@
 """Run headrace through its public API: one session, one shared pipeline, a result callback for each query.
 
 Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "partitions" and "exchange" as in `Session`,
-"interval" the minimum seconds between micro-batches, those of `SparkDeployment`, and "sharing". With "sharing" = "none", for
-ablation, every query has a session of its own, and so a scan, a pipeline and a checkpoint; all of them use one Spark.
+"window_joins", too, "interval" the minimum seconds between micro-batches, and those of `SparkDeployment`. For ablation: with
+"sharing" = "none" every query has a session of its own, and so a scan, a pipeline and a checkpoint; all of them use one Spark.
+"grouping", "reordering" and "optimizer" (both) = false switch planning of joins in TUMBLE and HOP windows off. The settings of a
+run tell under "ablation" what was switched off.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ _THETA_WARM_UP_ROWS = 2_000  # every row may be compared with every other one
 _DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
 _TOPIC_ROWS_PER_BATCH = 5_000_000  # of stored input, which is all available: about a second of work
 _SHARING = ("all", "none")
+_SWITCHES = ("grouping", "reordering", "optimizer")
 _SESSION_OPTIONS = ("sliding_plan", "sliding_target", "sliding_sharing", "partitions", "exchange")
 _STATUS_POLL_S = 0.2  # seconds
 _LIVE_TIMEOUT_S = 120.0
@@ -79,6 +82,7 @@ class HeadraceAdapter:
             "interval": self._interval,
             "sharing": self._sharing,
             **self._session_options(),
+            **({"ablation": ablation} if (ablation := describe_ablation(config.options)) else {}),
             "results": "one callback per query, after the commit",
         }
         versions = {"headrace": _get_version("headrace")}
@@ -90,7 +94,10 @@ class HeadraceAdapter:
 
     def _session_options(self) -> dict[str, Any]:
         """Return the options that a session gets unchanged."""
-        return {name: self._config.options[name] for name in _SESSION_OPTIONS if name in self._config.options}
+        options = self._config.options
+        given = {name: options[name] for name in _SESSION_OPTIONS if name in options}
+        window_joins = parse_window_joins(options)
+        return given | ({"window_joins": window_joins} if window_joins else {})
 
     def _warm_up(self) -> None:
         """Start Spark if it is the back-end, and warm up the workers."""
@@ -258,6 +265,27 @@ def parse_sharing_option(config: SutConfig) -> str:
     if sharing != _SHARING[0] and config.topic is not None:
         raise HeadraceError("sharing cannot be switched off over a topic: its progress is that of one consumer group")
     return sharing
+
+
+def parse_window_joins(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the optimizer of window joins: "window_joins", and what switches turn off.
+
+    Raises HeadraceError for a switch that is neither true nor false.
+    """
+    for name in _SWITCHES:
+        if not isinstance(options.get(name, True), bool):
+            raise HeadraceError(f"invalid option {name}={options[name]}", hint="choose true or false")
+    is_planned = options.get("optimizer", True)
+    switched_off = {name: False for name in ("grouping", "reordering") if not (is_planned and options.get(name, True))}
+    return {**options.get("window_joins", {}), **switched_off}
+
+
+def describe_ablation(options: Mapping[str, Any]) -> str:
+    """Return what the options of a run switch off; empty if nothing."""
+    switched_off = ["sharing"] if options.get("sharing", _SHARING[0]) != _SHARING[0] else []
+    switched_off += ["sliding_sharing"] if not options.get("sliding_sharing", True) else []
+    planning = [name for name in ("grouping", "reordering") if not parse_window_joins(options).get(name, True)]
+    return ", ".join([*switched_off, *(["optimizer"] if len(planning) == 2 else planning)])
 
 
 def _group_of(name: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from headrace.model.expression import Column, Expression, column_names, substitute_columns
 from headrace.plan.window_join import split_joined_name
-from headrace.planner.explain.plan_graph import format_partition_keys, format_users
+from headrace.planner.explain.plan_graph import format_list, format_partition_keys, format_users
 from headrace.planner.join.window_join_cost import JoinStatistics, SelectedRows, StepLoads, Subjoin, merge_loads, merge_rows
 from headrace.planner.join.window_join_groups import JoiningQuery, SharedJoins, SharedStep
 from headrace.planner.join.window_join_plan import JoinPath, StepExchange, WindowJoinLeaf, build_chains
@@ -47,6 +47,10 @@ def _format_names(query_ids: Sequence[int], names: Mapping[int, str]) -> str:
     return format_users([names.get(number, str(number)) for number in query_ids])
 
 
+def _list_names(query_ids: Iterable[int], names: Mapping[int, str]) -> str:
+    return format_list([names.get(number, str(number)) for number in sorted(query_ids)])
+
+
 def _format_figures(
     length: int, users: Sequence[int], query: JoiningQuery, joins: SharedJoins, statistics: JoinStatistics
 ) -> str:
@@ -77,8 +81,8 @@ def _explain_groups(joins: SharedJoins, names: Mapping[int, str]) -> Iterator[st
             together = one.prefix.estimate_work(merge_loads(one.loads, other.loads)).nanoseconds
             streams = " and ".join(stream for stream, _ in _list_inputs(one))
             yield (
-                f"{_format_names(sorted(one.loads_by_query), names)} and {_format_names(sorted(other.loads_by_query), names)} "
-                f"join {streams} in groups of their own: {_describe_overlap(one, other)} in common; together "
+                f"{_list_names(one.loads_by_query, names)} | {_list_names(other.loads_by_query, names)}: "
+                f"they join {streams} in groups of their own, with {_describe_overlap(one, other)} in common; together "
                 f"{_format_cost(together)}, apart {_format_cost(one.cost + other.cost)} (model)"
             )
 
@@ -122,7 +126,7 @@ def _explain_orders(joins: SharedJoins, queries: Sequence[JoiningQuery], names: 
                 inside.setdefault(subjoin, {}).setdefault(text, []).append(query.id)
     for subjoin, users in beginning.items():
         for text, others in inside.get(subjoin, {}).items():
-            yield f"beside {_format_names(users, names)}, {_format_names(others, names)} {text}"
+            yield f"{_list_names(users, names)} | {_list_names(others, names)}: the latter {text}"
 
 
 def _format_element(path: JoinPath) -> str:

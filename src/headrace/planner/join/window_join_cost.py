@@ -355,13 +355,16 @@ class JoinTemplate:
 
     def _estimate_selectivity(self, condition: Expression) -> float:
         sides = _split_equality(condition)
-        return _THETA_SELECTIVITY if sides is None else 1.0 / max(1.0, *map(self._estimate_distinct, sides))
+        if sides is None:
+            return _THETA_SELECTIVITY
+        known = [count for side in sides if (count := self._find_distinct(side)) is not None]
+        return 1.0 / max(1.0, *(known or [float(DEFAULT_STATISTICS.default_key_count)]))
 
-    def _estimate_distinct(self, expression: Expression) -> float:
-        """Return the number of distinct values of one side of an equality in a window."""
+    def _find_distinct(self, expression: Expression) -> float | None:
+        """Return the distinct values of one side of an equality in a window; None if they were not counted."""
         index = min(find_inputs(expression))
         known = self._statistics.distinct_keys.get((self.inputs[index][0], str(to_stream_columns(expression))))
-        return min(self.rates[index] * self.windows.sizes[index], float(known or DEFAULT_STATISTICS.default_key_count))
+        return None if known is None else min(self.rates[index] * self.windows.sizes[index], float(known))
 
 
 def _split_equality(condition: Expression) -> tuple[Expression, Expression] | None:
