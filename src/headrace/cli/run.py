@@ -421,6 +421,7 @@ def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str,
             partitions=settings.partitions,
             standby=settings.standby,
             **settings.file.changes,
+            late_materialization=settings.file.late_materialization,
             **settings.file.sliding_joins.to_arguments(),
             **settings.spark.to_arguments(),
         )

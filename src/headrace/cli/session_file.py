@@ -8,6 +8,7 @@
     change_delay = 0.5                # optional: seconds for which query changes wait for more of them
     max_waiting_changes = 1_000       # optional: query changes that may wait; further ones wait for room, or are refused
     change_timeout = 10               # optional: seconds for which they wait for room
+    late_materialization = "auto"     # optional: always, never, or auto (by cost): rows of window joins are stored once
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -82,6 +83,7 @@ from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
 from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
@@ -97,7 +99,7 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
     "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
-    "spark": (dict,),
+    "late_materialization": (str,), "spark": (dict,),
     "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
 }  # fmt: skip
 _CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
@@ -185,6 +187,7 @@ class SessionFile:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How query changes are batched, and how many may wait: arguments of `Session`."""
     sliding_joins: SlidingJoinOptions = SlidingJoinOptions()  # noqa: RUF009  a frozen value
+    late_materialization: LateMaterialization = LateMaterialization.AUTO
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -214,6 +217,7 @@ class SessionFile:
             _parse_partition_setting(top),
             _parse_change_settings(top),
             _parse_sliding_joins(top),
+            _parse_late_materialization(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -337,6 +341,14 @@ def _parse_sliding_joins(top: _TomlTable) -> SlidingJoinOptions:
     except HeadraceError as error:
         key = error.message.partition("sliding_")[2].partition("=")[0]
         raise table.make_error(key, f"is {table.get(key)!r}", hint=error.hint) from error
+
+
+def _parse_late_materialization(top: _TomlTable) -> LateMaterialization:
+    setting = top.get("late_materialization", "auto")
+    try:
+        return LateMaterialization.parse(setting)
+    except HeadraceError as error:
+        raise top.make_error("late_materialization", f"is {setting!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

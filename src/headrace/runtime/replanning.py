@@ -11,6 +11,7 @@ batch waits for the solver; new queries run with initial probe orders until then
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from headrace.model.window import UNBOUNDED_LENGTH
 from headrace.planner.join.cost import DEFAULT_RATE, MIN_WINDOW_SECONDS, WindowCardinality
 from headrace.planner.join.plan_comparison import PlanComparison
 from headrace.planner.join.plan_search import compare_plans, estimate_choice
+from headrace.planner.join.row_storage import measure_text_bytes
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.window_join_order import REGROUP_THRESHOLD, JoinStatistics, reorder_joins
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -78,10 +80,30 @@ class WindowJoinOptimizer:
         """Return the current rates, key counts, selectivities and intermediate row counts."""
         rates = {name: stream.rate for name, stream in state.streams.items() if stream.rate}
         keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
-        return JoinStatistics(rates, keys, self._estimate_selected_share, self._rows_per_round)
+        return JoinStatistics(rates, keys, self._estimate_selected_share, self._rows_per_round, _measure_text_bytes(state))
 
     def _estimate_selected_share(self, stream: str, slot: int, bits: frozenset[int]) -> float | None:
         return estimate_selected_share(self._samples.get((stream, slot), ()), bits)
+
+
+def _measure_text_bytes(state: EngineState) -> dict[str, float]:
+    """Return the mean length of the texts that join buffers store, by stream: that in the buffer with most columns."""
+    row_counts: Counter[tuple[str, int, int]] = Counter()
+    byte_counts: Counter[tuple[str, int, int]] = Counter()
+    for ref in state.join_buffer_refs:
+        row_counts[ref.stream, ref.epoch, ref.operator] += ref.rows
+        byte_counts[ref.stream, ref.epoch, ref.operator] += ref.bytes
+    plans = {epoch.number: epoch.plan for stream in state.streams.values() for epoch in stream.epochs}
+    widest: dict[str, tuple[int, float]] = {}
+    for (name, epoch, operator), row_count in row_counts.items():
+        plan = state.plans.get(plans.get(epoch, ""))
+        if plan is not None and plan.join_buffers[operator].home is None:
+            types = {column.name: column.type for column in state.streams[name].stream.schema}
+            columns = [types[column] for column in plan.join_buffers[operator].columns]
+            mean = measure_text_bytes(columns, row_count, byte_counts[name, epoch, operator])
+            if mean is not None:
+                widest[name] = max(widest.get(name, (0, 0.0)), (len(columns), mean))
+    return {name: mean for name, (_, mean) in widest.items()}
 
 
 _LOG = logging.getLogger(__name__)

@@ -69,8 +69,30 @@ class ProbeAddress:
     probe: int
 
 
-Address = BufferAddress | StepAddress | LeafAddress | StoreAddress | ProbeAddress
-AnyAddress = TypeVar("AnyAddress", BufferAddress, StepAddress, LeafAddress, StoreAddress, ProbeAddress)
+@record("fetch-address")
+@dataclass(frozen=True, slots=True)
+class FetchAddress:
+    """The home buffer of an input of a window join, in a round: complete rows arrive there to get its columns.
+
+    `position` is that of the input among those that the query fetches.
+    """
+
+    query_id: int
+    position: int
+    round_number: int
+
+
+@record("home-address")
+@dataclass(frozen=True, slots=True)
+class HomeAddress:
+    """The home buffer of a stream and slot at a later level of the same partition."""
+
+    stream: str
+    slot: int
+
+
+Address = BufferAddress | StepAddress | LeafAddress | FetchAddress | HomeAddress | StoreAddress | ProbeAddress
+AnyAddress = TypeVar("AnyAddress", BufferAddress, StepAddress, LeafAddress, FetchAddress, HomeAddress, StoreAddress, ProbeAddress)
 AnyRows = TypeVar("AnyRows", RowSegment, JoinedRows)
 
 

@@ -42,13 +42,15 @@ class JoinStatistics:
     """Measured statistics: rows/s of streams, distinct keys by (stream, key), the fraction of rows that some queries select.
 
     `wanted_share(stream, slot, bits)` is between 0 and 1; None before the first sample. `measured_rows` maps (query id, path
-    length) to the recent number of rows per window after that many steps.
+    length) to the recent number of rows per window after that many steps. `text_bytes` is the mean length of the texts that join
+    buffers store, by stream.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
     distinct_keys: Mapping[tuple[str, str], int] = field(default_factory=dict)
     wanted_share: Callable[[str, int, frozenset[int]], float | None] = lambda _stream, _slot, _bits: None
     measured_rows: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    text_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
