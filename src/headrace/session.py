@@ -28,6 +28,7 @@ from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
 from headrace.model.window_join_options import WindowJoinInput, WindowJoinOptions
@@ -77,6 +78,7 @@ class Session(ReportingSession):
         sliding_budget: int | None = None,
         sliding_sharing: bool = True,
         window_joins: WindowJoinInput = None,
+        late_materialization: str = "auto",
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -106,6 +108,8 @@ class Session(ReportingSession):
         - `window_joins`: how joins in TUMBLE and HOP windows are planned, by name: {"grouping": True, "reordering": True,
           "block_inputs": 5, "order_gain": 0.33, "group_gain": 0.2, "full_above": 0.5, "drift": 1.5, "interval": 4,
           "planning_steps": 100_000}.
+        - `late_materialization`: rows that window joins join by several attributes are stored once, and fetched when they are
+          joined: "always", "never", or "auto" (where it costs less).
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -135,7 +139,8 @@ class Session(ReportingSession):
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins, planning)
+            plans = sliding_joins, planning, LateMaterialization.parse(late_materialization)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, *plans)
             self._cleanup.appendleft(self._coordinator.close)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)

@@ -124,6 +124,7 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
         "Keys at the top": {
             **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
             "functions": "true",
+            "late_materialization": "auto",
             **dict.fromkeys(session_file._CHANGE_KEYS, NO_DEFAULT),
         },
         "Keys of sliding_joins": {"plan": "auto", "target": "probes", "budget": NO_DEFAULT, "sharing": "true"},

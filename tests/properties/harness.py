@@ -11,6 +11,7 @@ from typing import Any
 
 import headrace as hr
 from headrace.backends.local import LocalBackend
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.partition_map import PartitionMap
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.window_join_options import WindowJoinOptions
@@ -79,6 +80,10 @@ class RandomReplanner(WindowJoinOptimizer):
             index = self._random.randrange(current.count - 1)
             return current.merge([(ranges[index].partition, ranges[index + 1].partition)])
         return current
+
+    def draw_late_materialization(self) -> LateMaterialization:
+        """Return how the next micro-batch stores the rows of joins."""
+        return self._random.choice(list(LateMaterialization))
 
     def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         if self._random.random() < 0.2:  # what the optimizer chooses, from few rows
@@ -212,6 +217,8 @@ class Run:
             elif isinstance(step, Crash):
                 self.fault.at = step.point
             elif isinstance(step, Advance):
+                if self.replanner is not None:
+                    self.session._coordinator.late_materialization = self.replanner.draw_late_materialization()
                 if self.load is not None:
                     self.load.apply(self.session)
                 self.retry_after_crash(lambda: self.session.advance())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.model.late_materialization import LateMaterialization
 from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
+from support.attribute_joins import attribute_joins
 from support.bit_compaction import compact_often
 from support.join_queries import joins, joins_without_equality, queries_with_joins
 from support.strategies import Scenario, scenarios
@@ -37,3 +39,16 @@ def test_few_window_joins_over_long_streams(scenario: Scenario, seed: int) -> No
 @_SETTINGS
 def test_window_joins_without_an_equality(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
+
+
+@given(scenarios(max_queries=8, max_batches=12, texts=attribute_joins()), st.sampled_from(LateMaterialization))
+@_SETTINGS
+def test_streams_that_are_joined_by_several_attributes(scenario: Scenario, setting: LateMaterialization) -> None:
+    check(scenario, backend="local", partitions=3, late_materialization=str(setting))
+
+
+@given(scenarios(max_queries=10, max_batches=16, texts=attribute_joins()), st.integers(0, 1000))
+@_SETTINGS
+def test_storage_of_rows_that_changes_with_partitions_join_orders_and_bits(scenario: Scenario, seed: int) -> None:
+    with compact_often():
+        check(scenario, RandomReplanner(seed), backend="local", partitions=3)

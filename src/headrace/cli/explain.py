@@ -15,12 +15,13 @@ import typer
 
 from headrace.cli.session_file import SessionFile
 from headrace.errors import HeadraceError
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.names import check_name
 from headrace.model.sliding_join_options import PlanSearch, PlanTarget, SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
-from headrace.planner.changelog import Changelog, apply_changelog, split_query
+from headrace.planner.changelog import Changelog, apply_changelog, compute_stream_depths, split_query
 from headrace.planner.explain import text
 from headrace.planner.explain.plan_diagram import get_operator_kind
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
@@ -29,6 +30,7 @@ from headrace.planner.join.cost import estimate_by_default
 from headrace.planner.join.normalized_join import normalize_join
 from headrace.planner.join.plan_comparison import PlanComparison, comparison_to_json
 from headrace.planner.join.plan_search import compare_plans
+from headrace.planner.join.row_storage import RowStoragePlanner
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
 from headrace.planner.shared_plan import LiveQuery, SharedOperator, StreamPlan, plan_stream
@@ -98,6 +100,7 @@ def plan_queries(
     plans: Mapping[str, AnyQuery],
     partitions: int = DEFAULT_PARTITIONS,
     sliding_joins: SlidingJoinOptions | None = None,
+    late_materialization: LateMaterialization = LateMaterialization.AUTO,
 ) -> SharedPlans:
     """Plan bound queries together, for a number of key partitions.
 
@@ -110,7 +113,9 @@ def plan_queries(
         [*(stream.name for stream in streams), *(part.result_stream.name for part in parts if part.result_stream)]
     )
     probe_plan, comparison = _plan_sliding_joins(live_queries, partitions, sliding_joins)
-    return SharedPlans(live_queries, tuple(plan_stream(name, live_queries) for name in names), probe_plan, partitions, comparison)
+    storage = RowStoragePlanner(late_materialization, nested_streams=frozenset(compute_stream_depths(live_queries)))
+    stream_plans = tuple(storage.plan_storage(plan_stream(name, live_queries), live_queries) for name in names)
+    return SharedPlans(live_queries, stream_plans, probe_plan, partitions, comparison)
 
 
 def _plan_sliding_joins(
@@ -155,6 +160,9 @@ def command(
         typer.Option(help="Plan joins in SLIDING windows by this search, by default statistics."),
     ] = None,
     target: Annotated[PlanTarget | None, typer.Option(help="What such a plan should have least of.")] = None,
+    late_materialization: Annotated[
+        LateMaterialization | None, typer.Option(help="Whether rows that several attributes join are stored once.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to a file.")] = None,
 ) -> None:
     """Show the shared operators and the queries that use them; reads no data except the columns of files without a schema."""
@@ -165,7 +173,7 @@ def command(
     options = session_file.sliding_joins
     changed = replace(options, search=plan or options.search, target=target or options.target)
     is_default = plan is None and target is None and options == SlidingJoinOptions()
-    sharing = plan_session_file(session_file, partitions, None if is_default else changed)
+    sharing = plan_session_file(session_file, partitions, None if is_default else changed, late_materialization)
     text = _render_plans(sharing, form or "text" if as_graph else "", as_json=as_json)
     if out is None:
         print(text, end="")
@@ -194,9 +202,12 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def plan_session_file(
-    file: SessionFile, partitions: int = DEFAULT_PARTITIONS, sliding_joins: SlidingJoinOptions | None = None
+    file: SessionFile,
+    partitions: int = DEFAULT_PARTITIONS,
+    sliding_joins: SlidingJoinOptions | None = None,
+    late_materialization: LateMaterialization | None = None,
 ) -> SharedPlans:
     """Bind all queries of a session file and plan them together; raises the errors that `run` would raise."""
     streams = [entry.to_stream() for entry in file.streams]
     queries = bind_queries(streams, {query.name: query.sql for query in file.queries}, str(file.path))
-    return plan_queries(streams, queries, partitions, sliding_joins)
+    return plan_queries(streams, queries, partitions, sliding_joins, late_materialization or file.late_materialization)

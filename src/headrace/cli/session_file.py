@@ -8,6 +8,7 @@
     change_delay = 0.5                # optional: seconds for which query changes wait for more of them
     max_waiting_changes = 1_000       # optional: query changes that may wait; further ones wait for room, or are refused
     change_timeout = 10               # optional: seconds for which they wait for room
+    late_materialization = "auto"     # optional: always, never, or auto (by cost): rows of window joins are stored once
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -85,6 +86,7 @@ from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
 from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.time import parse_duration
@@ -101,9 +103,8 @@ _KeyTypes = Mapping[str, tuple[type, ...]]
 _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
     "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
-    "spark": (dict,),
-    "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
-    "window_joins": (dict,),
+    "late_materialization": (str,), "window_joins": (dict,), "sliding_joins": (dict,), "spark": (dict,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
     "changes_per_batch": None,
@@ -192,6 +193,7 @@ class SessionFile:
     sliding_joins: SlidingJoinOptions = SlidingJoinOptions()  # noqa: RUF009  a frozen value
     window_joins: Mapping[str, Any] = field(default_factory=dict)
     """How joins in TUMBLE and HOP windows are planned: an argument of `Session`."""
+    late_materialization: LateMaterialization = LateMaterialization.AUTO
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -222,6 +224,7 @@ class SessionFile:
             _parse_change_settings(top),
             _parse_sliding_joins(top),
             _parse_window_joins(top),
+            _parse_late_materialization(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -354,6 +357,14 @@ def _parse_window_joins(top: _TomlTable) -> dict[str, Any]:
     except HeadraceError as error:
         raise HeadraceError(f"session file '{top.file}': {error.message}", hint=error.hint) from error
     return table
+
+
+def _parse_late_materialization(top: _TomlTable) -> LateMaterialization:
+    setting = top.get("late_materialization", "auto")
+    try:
+        return LateMaterialization.parse(setting)
+    except HeadraceError as error:
+        raise top.make_error("late_materialization", f"is {setting!r}", hint=error.hint) from error
 
 
 def _parse_stream(table: _TomlTable) -> StreamEntry:

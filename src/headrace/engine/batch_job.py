@@ -142,7 +142,8 @@ class BatchJob:
     Windows over the streams `final_except` stay open, and those over `drained_except` stayed open in that earlier batch.
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
-    versions of joins that do not run in the written order, `join_bits` the bits of all window joins. `directory` is the
+    versions of joins that do not run in the written order, `join_bits` the bits of all window joins, and
+    `fetched_inputs` the inputs whose columns they may have to fetch after the last step. `directory` is the
     location of the checkpoint, and `checkpoint_id` its unique id, so that worker caches distinguish it from a later one in the
     same place. `state_map` is the partition map that the state was written for; where it differs from `partition_map`, this
     batch repartitions it. `attempt` tells apart the runs of a batch that is run several times; a `trial` writes to no sink,
@@ -162,6 +163,7 @@ class BatchJob:
     stream_levels: Mapping[str, int] = field(default_factory=dict)
     order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
     join_bits: Mapping[int, int] = field(default_factory=dict)
+    fetched_inputs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     final: bool = False
     final_except: frozenset[str] = frozenset()
     drained: bool = False
@@ -323,7 +325,9 @@ class BatchJob:
             joiner
             for number in self.queries
             if number in self.join_bits
-            for joiner in self.load_query(number).get_joiners(self.join_bits[number], self.order_versions.get(number, ()))
+            for joiner in self.load_query(number).get_joiners(
+                self.join_bits[number], self.order_versions.get(number, ()), self.fetched_inputs.get(number, ())
+            )
         ]
 
     def get_previous_times(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,10 @@ from headrace.engine.compute.columns import combine_chunks, to_numbers
 from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.dead_letters import SkippedRowLog
 from headrace.engine.failures import QueryFailures, blame
-from headrace.engine.joins.ingest import StreamIngest, buffer_rows
+from headrace.engine.joins.ingest import BufferIngest, StreamIngest, buffer_rows
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import BufferAddress, RoutedRows
+from headrace.engine.joins.row_references import make_row_ids
 from headrace.engine.joins.sampling import estimate_key_count, sample_sets
 from headrace.engine.operators.aggregation import aggregate_batch
 from headrace.engine.operators.late_rows import count_late_in_aggregation, count_late_in_buffer, mask_open_rows
@@ -103,7 +105,8 @@ class MapPass:
 
         Return the rows that count: those with an event time that is not too far in the future.
         """
-        self.report.row_counts[self.stream_name] = self.report.row_counts.get(self.stream_name, 0) + table.num_rows
+        position = self.report.row_counts.get(self.stream_name, 0)
+        self.report.row_counts[self.stream_name] = position + table.num_rows
         table = self._drop_ahead_rows(self._drop_untimed_rows(table))
         if table.num_rows == 0:
             return table
@@ -114,7 +117,8 @@ class MapPass:
         for epoch, start, loaded, batch in self._split_by_epoch(stream_batch):
             encoder = KeyEncoder(batch, self.job.partition_map, start)
             self._aggregate_rows(epoch, encoder, loaded, batch)
-            self._buffer_join_rows(epoch, encoder, loaded, batch)
+            self._buffer_join_rows(epoch, encoder, loaded, batch, position)
+            position += batch.row_count
         self._count_late_rows(stream_batch)
         self._ingest_sliding_joins(stream_batch)
         self._build_session_runs(stream_batch)
@@ -186,27 +190,32 @@ class MapPass:
                 yield epoch.number, epoch.start, loaded, old_rows
 
     @measured("join")
-    def _buffer_join_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
-        """Buffer the rows that window joins select."""
-        for number, operator in enumerate(loaded.plan.join_buffers):
+    def _buffer_join_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch, position: int) -> None:
+        """Buffer the rows that window joins select; the first row has this position in the task."""
+        buffers = loaded.plan.join_buffers
+        row_ids = partial(make_row_ids, self.job.batch, self.task, position, batch.row_count)
+        ingest = BufferIngest(buffers, loaded.set_assigners, batch, row_ids)
+        for number, operator in enumerate(buffers):
             users = self._list_live(operator)
             if users:
                 with blame("join buffer", users, self.failures):
-                    self._fill_buffer(BufferAddress(self.stream_name, epoch, number, 0), operator, encoder, loaded, batch)
+                    self._fill_buffer(BufferAddress(self.stream_name, epoch, number, 0), operator, encoder, loaded, ingest)
 
     def _fill_buffer(
-        self, address: BufferAddress, operator: JoinBuffer, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch
+        self, address: BufferAddress, operator: JoinBuffer, encoder: KeyEncoder, loaded: LoadedPlan, ingest: BufferIngest
     ) -> None:
-        set_assigner = loaded.set_assigners[address.operator]
+        set_assigner, batch = loaded.set_assigners[address.operator], ingest.batch
         if any(_has_errors(dimension, batch) for dimension in set_assigner.dimensions):
             record_predicate_errors(operator.subscribers, batch, self.watermarks, self.failures)
         users = zip(operator.subscribers, operator.query_bits, strict=True)
         live = make_bitmap([bit for user, bit in users if user.query_id in self.watermarks], set_assigner.width)
         with self.timer.measure("selection"):
-            sets = set_assigner.assign_sets(batch) & live
+            sets = ingest.assign_sets(address.operator) & live
         self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
-        oldest = self._find_oldest_time(operator)
-        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partition_map, oldest, self.task):
+        oldest, columns = self._find_oldest_time(operator), ingest.collect_columns(address.operator)
+        for partition, start, rows in buffer_rows(
+            operator, columns, sets, batch, encoder, self.job.partition_map, oldest, self.task
+        ):
             self.blocks[partition].join_rows.append(RoutedRows(replace(address, slice_start=start), rows))
         for keys in {operator.keys, *((key,) for key in operator.keys)}:
             self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
@@ -243,8 +252,8 @@ class MapPass:
             encoder,
             oldest,
         )
-        for index, partition, partial in partials:
-            self.blocks[partition].partials.append((self.stream_name, epoch, numbered[index][0], partial))
+        for index, partition, groups in partials:
+            self.blocks[partition].partials.append((self.stream_name, epoch, numbered[index][0], groups))
         for operator in operators:
             self._count_keys(format_key_tuple(operator.keys), encoder.get_key_table(operator.keys).key_count)
 

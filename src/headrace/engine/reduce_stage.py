@@ -34,6 +34,7 @@ from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
 from headrace.engine.joins.routing import Address, BufferAddress, StoreAddress, make_key_selector, take_share
+from headrace.engine.joins.row_fetch import HomeRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.sliding_join import SlidingJoinLevel
@@ -300,10 +301,16 @@ class _ReduceTask:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
         closing_ends = find_closing_joins(self.job, joiners, self.max_event_times, self.reached_times)
+        home_rows = HomeRows(joiners, closing_ends)
+        if self.level == 0:
+            home_rows.add_slices(self.buffers)
+        else:
+            home_rows.add_forwarded(self.task_input.messages, self.job.load_buffered_rows)
+        home_rows.forward(self.outbox, self.level)
         levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
         for first_level in sorted(set(levels.values())):
             level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
-            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output)
+            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output, home_rows)
             with blame("window join", (joiner.live.id for joiner in level_joiners), self.failures):
                 if first_level == self.level and closing_ends:
                     buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]

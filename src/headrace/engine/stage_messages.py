@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.engine.batch_job import SegmentRef, ShuffleBlock
+from headrace.engine.batch_job import SegmentRef, ShuffleBlock, StateRef
 from headrace.engine.joins.routing import Address, RoutedRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.sessions import SessionRuns
@@ -20,7 +20,8 @@ class LevelMessage:
     It holds rows of joins, and groups of joined rows, each with the id of a query that represents its kind. `segment_refs` are
     segments of sliding-join state that this partition wrote in this batch. `result_block` holds query results that other queries
     read, processed as rows of the map stage are. `deferred_inputs` are inputs that this partition received and stores, and that
-    queries of later levels still need.
+    queries of later levels still need. `home_refs` are stored rows that joined rows may refer to at later levels of the same
+    partition, each with the slot of its home buffer.
     """
 
     sender: int
@@ -31,6 +32,7 @@ class LevelMessage:
     reached_times: dict[str, int] = field(default_factory=dict)
     result_block: ShuffleBlock | None = None
     deferred_inputs: ShuffleBlock | None = None
+    home_refs: list[tuple[int, StateRef]] = field(default_factory=list)
 
     def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""

@@ -125,7 +125,7 @@ class LoadedQuery:
     def __init__(self, live: LiveQuery, sinks: SinkSet) -> None:
         """`sinks` are those with which the query became live, or that it had when the session was opened."""
         self.live, self.sinks, self.streams = live, sinks, live.plan.streams
-        self._cached_joiners: tuple[tuple[int, tuple[JoinOrderVersion, ...]], tuple[Joiner, ...]] | None = None
+        self._cached_joiners: tuple[tuple[int, tuple[JoinOrderVersion, ...], tuple[int, ...]], tuple[Joiner, ...]] | None = None
 
     @staticmethod
     def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
@@ -144,11 +144,16 @@ class LoadedQuery:
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
 
-    def get_joiners(self, bit: int, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
+    def get_joiners(
+        self, bit: int, order_versions: tuple[JoinOrderVersion, ...], fetched_inputs: tuple[int, ...]
+    ) -> tuple[Joiner, ...]:
         """Return the joiners of a window join with this bit under these join order versions."""
-        variant = bit, order_versions
+        variant = bit, order_versions, fetched_inputs
         if self._cached_joiners is None or self._cached_joiners[0] != variant:
-            self._cached_joiners = variant, build_joiners(replace(self.live, bit=bit, order_versions=order_versions))
+            self._cached_joiners = (
+                variant,
+                build_joiners(replace(self.live, bit=bit, order_versions=order_versions), fetched_inputs),
+            )
         return self._cached_joiners[1]
 
     @cached_property

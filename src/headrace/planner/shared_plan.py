@@ -152,6 +152,9 @@ class JoinBuffer:
     """Rows buffered for window joins by slice and key: each row once, with its query-set (over the bits in `query_bits`).
 
     A query that reads the stream twice by the same keys uses a second join buffer, with the next `slot`, for the other input.
+
+    A buffer with a `home` has references to the rows of the buffer with this index, and only some of their columns; a home buffer
+    `has_row_ids` (see `join.row_storage`).
     """
 
     slot: int
@@ -160,6 +163,8 @@ class JoinBuffer:
     columns: tuple[str, ...]
     slice_progressions: tuple[tuple[int, int], ...]
     retention: int
+    home: int | None = None
+    has_row_ids: bool = False
 
     @property
     def keys(self) -> tuple[Expression, ...]:

@@ -28,12 +28,14 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.late_materialization import LateMaterialization
 from headrace.model.partition_map import PartitionMap
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.window_join_options import WindowJoinOptions
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
+from headrace.planner.join.row_storage import RowStoragePlanner, find_fetched_inputs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
@@ -96,6 +98,7 @@ class Coordinator:
         rows_per_batch: int,
         sliding_joins: SlidingJoinOptions = SlidingJoinOptions(),  # noqa: B008  a frozen value
         window_joins: WindowJoinOptions = WindowJoinOptions(),  # noqa: B008  a frozen value
+        late_materialization: LateMaterialization = LateMaterialization.AUTO,
     ) -> None:
         """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
@@ -109,6 +112,7 @@ class Coordinator:
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(window_joins), SlidingJoinOptimizer(options=sliding_joins))
+        self.late_materialization = late_materialization
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.limits = RunLimits()
@@ -315,7 +319,7 @@ class Coordinator:
             live = epochs.apply_commands(state, self.live_queries, entry.commands, is_shared=entry.sharing != "none")
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
-            epochs.replan_streams(state, live, partial(self._write_plan, state))
+            epochs.replan_streams(state, live, self._plan_row_storage(state, live), partial(self._write_plan, state))
             sliding_join_plan = sliding_join_epochs.replan_sliding_joins(
                 state, live, self.sliding_join_plan, entry, partial(documents.put_record, self.checkpoint.store)
             )
@@ -325,6 +329,11 @@ class Coordinator:
                 if name in state.streams:
                     state.streams[name].set_partitions(partitions)
         return PreparedBatch(state, live, sliding_join_plan)
+
+    def _plan_row_storage(self, state: EngineState, live: Mapping[int, LiveQuery]) -> RowStoragePlanner:
+        """Return the planner of join buffers for a batch."""
+        statistics = partial(self.optimizers.window_joins.collect_statistics, state, live)
+        return RowStoragePlanner(self.late_materialization, statistics, frozenset(compute_stream_depths(live.values())))
 
     def _record_reports(self, batch: PreparedBatch, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> BatchReport:
         """Record what the tasks report in the state of the batch: it is then the state to commit."""
@@ -408,6 +417,8 @@ class Coordinator:
     ) -> BatchJob:
         sliding_join_levels = sliding_join_plan.last_level if sliding_join_plan else 0
         nesting = compute_stream_depths(live.values(), sliding_join_levels)
+        epoch_plans = {name: [state.plans[epoch.plan] for epoch in s.epochs] for name, s in state.streams.items()}
+        fetched_inputs = find_fetched_inputs(live.values(), epoch_plans)
         return BatchJob(
             batch=state.batch,
             partition_map=state.partition_map,
@@ -423,12 +434,16 @@ class Coordinator:
             extra_shuffles=max(
                 [
                     sliding_join_levels,
-                    *(query.extra_shuffles + compute_query_level(query.plan, nesting) for query in live.values()),
+                    *(
+                        query.extra_shuffles + len(fetched_inputs.get(query.id, ())) + compute_query_level(query.plan, nesting)
+                        for query in live.values()
+                    ),
                 ]
             ),
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
             join_bits={query.id: query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)},
+            fetched_inputs=fetched_inputs,
             final=entry.final,
             final_except=entry.left_open,
             drained=state.drained,
@@ -525,7 +540,7 @@ class Coordinator:
             if sibling is not None and hasattr(source, "prune"):
                 state.position = self.state.streams[sibling].position
             isolated = EngineState(next_epoch=self.state.next_epoch, streams={stream.name: state})
-            epochs.replan_streams(isolated, {}, partial(self._write_plan, self.state))
+            epochs.replan_streams(isolated, {}, RowStoragePlanner(), partial(self._write_plan, self.state))
             state.source_files = self.sources.list_files(stream.name)
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state

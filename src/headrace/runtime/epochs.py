@@ -20,6 +20,7 @@ from headrace.planner.changelog import (
     root_query_id,
     split_query,
 )
+from headrace.planner.join.row_storage import RowStoragePlanner
 from headrace.planner.join.window_join_plan import JoinOrderVersion, get_written_order
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
@@ -183,19 +184,28 @@ def update_join_orders(state: EngineState, live: dict[int, LiveQuery], chosen: M
         state.queries[number].join_order_versions = versions
 
 
-def replan_streams(state: EngineState, live: Mapping[int, LiveQuery], write: StreamPlanWriter) -> None:
-    """Start a new epoch on every stream whose live queries changed; `write` stores a plan under its file name."""
+def replan_streams(
+    state: EngineState, live: Mapping[int, LiveQuery], storage: RowStoragePlanner, write: StreamPlanWriter
+) -> None:
+    """Start a new epoch on every stream whose live queries, or whose best row storage, changed.
+
+    `write` stores a plan under its file name.
+    """
     for stream in state.streams.values():
         readers = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
-        planned = tuple(live[q].signature for q in readers)
-        if stream.epochs and planned == stream.planned:
+        planned = (*(live[q].signature for q in readers), *storage.list_signatures())
+        is_unchanged, current = bool(stream.epochs) and planned == stream.planned, state.plans.get(stream.plan)
+        if is_unchanged and (current is None or not storage.is_open(current, state.batch)):
+            continue
+        queries = [live[q] for q in readers]
+        plan = plan_stream(stream.stream.name, queries, build_statistics(stream.rate, stream.keys))
+        plan = storage.plan_storage(plan, queries, current)
+        if is_unchanged and current is not None and plan.join_buffers == current.join_buffers:
             continue
         number, start = state.next_epoch, next_epoch_start(stream.seen)
         state.next_epoch += 1
         stream.plan = make_attempt_key("plans", f"{stream.number:04d}-{number:08d}", ".plan")
-        write(
-            stream.plan, plan_stream(stream.stream.name, [live[q] for q in readers], build_statistics(stream.rate, stream.keys))
-        )
+        write(stream.plan, plan)
         kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch without rows is replaced
         stream.epochs = (*kept, Epoch(number, start, stream.plan))
         stream.planned = planned

@@ -11,6 +11,7 @@ batch waits for the solver; new queries run with initial probe orders until then
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.cost import DEFAULT_RATE, MIN_WINDOW_SECONDS, WindowCardinality
 from headrace.planner.join.plan_comparison import PlanComparison
 from headrace.planner.join.plan_search import compare_plans, estimate_choice
+from headrace.planner.join.row_storage import measure_text_bytes
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.window_join_cost import JoinStatistics, RowSample
 from headrace.planner.join.window_join_plan import JoinOrderVersion
@@ -111,7 +113,27 @@ class WindowJoinOptimizer:
         keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
         bits = [query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)]
         samples = {place: RowSample(*list_rows_by_bit(kept, bits)) for place, kept in self._samples.items()}
-        return JoinStatistics(rates, keys, samples, self._rows_per_round, state.partitions)
+        return JoinStatistics(rates, keys, samples, self._rows_per_round, state.partitions, _measure_text_bytes(state))
+
+
+def _measure_text_bytes(state: EngineState) -> dict[str, float]:
+    """Return the mean length of the texts that join buffers store, by stream: that in the buffer with most columns."""
+    row_counts: Counter[tuple[str, int, int]] = Counter()
+    byte_counts: Counter[tuple[str, int, int]] = Counter()
+    for ref in state.join_buffer_refs:
+        row_counts[ref.stream, ref.epoch, ref.operator] += ref.rows
+        byte_counts[ref.stream, ref.epoch, ref.operator] += ref.bytes
+    plans = {epoch.number: epoch.plan for stream in state.streams.values() for epoch in stream.epochs}
+    widest: dict[str, tuple[int, float]] = {}
+    for (name, epoch, operator), row_count in row_counts.items():
+        plan = state.plans.get(plans.get(epoch, ""))
+        if plan is not None and plan.join_buffers[operator].home is None:
+            types = {column.name: column.type for column in state.streams[name].stream.schema}
+            columns = [types[column] for column in plan.join_buffers[operator].columns]
+            mean = measure_text_bytes(columns, row_count, byte_counts[name, epoch, operator])
+            if mean is not None:
+                widest[name] = max(widest.get(name, (0, 0.0)), (len(columns), mean))
+    return {name: mean for name, (_, mean) in widest.items()}
 
 
 _LOG = logging.getLogger(__name__)

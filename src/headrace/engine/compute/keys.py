@@ -81,7 +81,11 @@ def _combine_keys(left: EncodedKeys, right: EncodedKeys) -> EncodedKeys:
 
 def assign_partitions(columns: Sequence[pa.Array], count: int, partitions: PartitionMap) -> npt.NDArray[np.int64]:
     """Return the partition of each of `count` keys: a function of the value of the key alone."""
-    hashes = hash_to_range(columns, count)
+    return find_range_partitions(hash_to_range(columns, count), partitions)
+
+
+def find_range_partitions(hashes: npt.NDArray[np.int64], partitions: PartitionMap) -> npt.NDArray[np.int64]:
+    """Return the partition of each hash that a partition map divides."""
     if partitions.is_equal:
         return (hashes * partitions.count) >> HASH_BITS
     bounds, owners = _get_ranges(partitions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,11 @@ from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.keys import assign_partitions
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import ProbeAddress, RoutedRows, StoreAddress, route_to_probe, route_to_store, split_rows
+from headrace.engine.joins.row_references import ROW_ID, make_references
 from headrace.engine.joins.sampling import RelationSample, sample_relation
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit
+from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, mask_bit, resize_bitmaps
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.model.partition_map import PartitionMap
 from headrace.model.time import MIN_TIME
@@ -26,6 +28,7 @@ from headrace.planner.shared_plan import JoinBuffer
 
 def buffer_rows(
     buffer: JoinBuffer,
+    columns: dict[str, pa.Array],
     query_sets: QueryBitmaps,
     batch: RowBatch,
     encoder: KeyEncoder,
@@ -33,7 +36,9 @@ def buffer_rows(
     oldest: int,
     sender: int,
 ) -> Iterator[tuple[int, int, RowSegment]]:
-    """Yield (partition, start of slice, rows) for a join buffer; rows of no query, or older than `oldest`, are dropped.
+    """Yield (partition, start of slice, rows with `columns`) for a join buffer.
+
+    Rows of no query, or older than `oldest`, are dropped.
 
     Rows of a buffer without keys are spread evenly.
     """
@@ -49,9 +54,58 @@ def buffer_rows(
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
     owners = assign_partitions(keys, rows.size, partitions) if keys else (np.arange(rows.size) + sender) % partitions.count
     targets = owners * len(edges) + slices
-    segment = RowSegment({name: combine_chunks(batch.table[name]) for name in buffer.columns}, query_sets)
+    segment = RowSegment(columns, query_sets)
     for target, target_rows in split_rows(segment, targets, partitions.count * len(edges), None if is_full else rows):
         yield target // len(edges), int(edges[target % len(edges)]), target_rows
+
+
+class BufferIngest:
+    """The rows of one epoch for the join buffers of a plan: query-sets and references of rows, each computed once."""
+
+    def __init__(
+        self,
+        buffers: Sequence[JoinBuffer],
+        set_assigners: Sequence[QuerySetAssigner],
+        batch: RowBatch,
+        make_row_ids: Callable[[], pa.Array | None],
+    ) -> None:
+        """`make_row_ids` returns the ids of the rows; None if they have none, so that all buffers store them in full."""
+        self.batch = batch
+        self._buffers, self._set_assigners, self._make_row_ids = buffers, set_assigners, make_row_ids
+        self._home_sets: dict[int, QueryBitmaps] = {}
+        self._references: dict[int, dict[str, pa.Array]] = {}
+
+    @cached_property
+    def _row_ids(self) -> pa.Array | None:
+        return self._make_row_ids()
+
+    def assign_sets(self, number: int) -> QueryBitmaps:
+        """Return the query-set of every row for a join buffer; it may contain queries of other buffers with the same home."""
+        buffer, assigner = self._buffers[number], self._set_assigners[number]
+        home = number if buffer.has_row_ids else buffer.home
+        if home is None:
+            return assigner.assign_sets(self.batch)
+        if home not in self._home_sets:
+            self._home_sets[home] = self._set_assigners[home].assign_sets(self.batch)
+        return resize_bitmaps(self._home_sets[home], assigner.width)
+
+    def collect_columns(self, number: int) -> dict[str, pa.Array]:
+        """Return the columns that a join buffer stores: of rows with their ids, of references to rows, or of rows alone."""
+        buffer = self._buffers[number]
+        names, added = buffer.columns, dict[str, pa.Array]()
+        if buffer.has_row_ids:
+            added = {} if self._row_ids is None else {ROW_ID: self._row_ids}
+        elif buffer.home is not None and self._row_ids is None:
+            names = self._buffers[buffer.home].columns
+        elif buffer.home is not None:
+            added = self._get_references(buffer.home, self._row_ids)
+        return {name: combine_chunks(self.batch.table[name]) for name in names} | added
+
+    def _get_references(self, home: int, row_ids: pa.Array) -> dict[str, pa.Array]:
+        if home not in self._references:
+            home_keys = [combine_chunks(self.batch.evaluate_unguarded(key)) for key in self._buffers[home].keys]
+            self._references[home] = make_references(row_ids, home_keys)
+        return self._references[home]
 
 
 class StreamIngest:

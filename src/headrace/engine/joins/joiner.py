@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable
 from headrace.engine.joins.output_spec import FinishedQuery, OutputSpec
+from headrace.engine.joins.row_references import list_reference_types
 from headrace.model.time import MAX_TIME
 from headrace.plan.window_join import (
     JoinNode,
@@ -18,6 +19,7 @@ from headrace.plan.window_join import (
     present_column,
     split_joined_name,
 )
+from headrace.planner.join.row_storage import find_output_columns
 from headrace.planner.join.window_join_plan import (
     JoinPath,
     WindowJoinChain,
@@ -34,17 +36,28 @@ class Joiner:
     """Joins the windows of one live query along `path`: its first leaf and its steps.
 
     The inputs of `plan` are numbered by their positions on the path: queries with a common prefix have the same columns there.
-    `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix.
+    `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix. `fetched_inputs` are
+    those whose columns may have to be fetched after the last step.
     """
 
-    def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
-        """Join the windows of a live query that start in [since, until) by a chain."""
+    def __init__(
+        self,
+        live: LiveQuery,
+        chain: WindowJoinChain,
+        tree: JoinNode,
+        since: int,
+        until: int,
+        fetched_inputs: tuple[int, ...] = (),
+    ) -> None:
+        """Join the windows of a live query that start in [since, until) by a chain; `fetched_inputs` are inputs of the query."""
         assert isinstance(live.plan, WindowJoinQuery)
-        self.plan = plan = renumber_inputs(replace(live.plan, tree=tree), tuple(iter_inputs(tree)))
+        order = tuple(iter_inputs(tree))
+        self.plan = plan = renumber_inputs(replace(live.plan, tree=tree), order)
         self.live, self.bit = live, live.bit
         self.ends, self.size = plan.ends, plan.longest_window
         self.since, self.until = max(since, live.since), until
         self.chain, self.path = chain, chain.path
+        self.fetched_inputs = tuple(sorted(order.index(index) for index in fetched_inputs))
         self.residuals = tuple(node.residual for node in iter_join_nodes(plan.tree))
         self._column_types = {column.name: column.type for column in plan.joined_columns}
         self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
@@ -53,11 +66,28 @@ class Joiner:
         self.finished = FinishedQuery(live.id, live.bit, output)
 
     def list_columns(self, path: JoinPath) -> frozenset[str]:
-        """Return the joined columns needed after a path, of the inputs on it."""
-        leaves = [leaf_of(node) for node in path]
-        return frozenset(
-            f"{leaf.input_index}.{name}" for leaf in leaves for name in (*find_needed_columns(self.plan, leaf.input_index), "")
-        )
+        """Return the joined columns needed after a path, of the inputs on it, and all references."""
+        inputs = [leaf_of(node).input_index for node in path]
+        names = frozenset(f"{index}.{name}" for index in inputs for name in (*find_needed_columns(self.plan, index), ""))
+        return names | self._list_references(self.fetched_inputs)
+
+    def _list_references(self, inputs: Iterable[int]) -> frozenset[str]:
+        return frozenset(name for index in inputs for name in list_reference_types(index))
+
+    def list_finish_columns(self, fetched_inputs: Iterable[int]) -> frozenset[str]:
+        """Return the joined columns needed to finish rows that still have references to rows of `fetched_inputs`."""
+        inputs = range(len(self.plan.inputs))
+        names = frozenset(f"{index}.{name}" for index in inputs for name in (*find_output_columns(self.plan, index), ""))
+        return names | self._list_references(fetched_inputs)
+
+    def list_output_types(self, index: int) -> dict[str, pa.DataType]:
+        """Return the types of the columns of the stream of an input that are needed to finish rows."""
+        return {name: self._column_types[f"{index}.{name}"] for name in find_output_columns(self.plan, index)}
+
+    def find_home(self, index: int) -> tuple[str, int]:
+        """Return the stream and the slot of the home buffer that rows of an input are fetched from."""
+        leaf = leaf_of(self.path[index])
+        return leaf.stream, leaf.slot
 
     def find_last_end(self, before: int, after: int, newest: int) -> int | None:
         """Return the last end, in (before, after], of windows that can contain a row; None if there is none."""
@@ -71,14 +101,15 @@ class Joiner:
         return JoinTable({name: ChunkedColumn([pa.array([], kind)]) for name, kind in types}, 0)
 
 
-def build_joiners(live: LiveQuery) -> tuple[Joiner, ...]:
+def build_joiners(live: LiveQuery, fetched_inputs: tuple[int, ...] = ()) -> tuple[Joiner, ...]:
     """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
     if not isinstance(live.plan, WindowJoinQuery):
         return ()
     versions = build_chains(live.plan, live.order_versions)
     ends = [*(version.since for version, _, _ in versions[1:]), MAX_TIME]
     return tuple(
-        Joiner(live, chain, tree, version.since, until) for (version, tree, chain), until in zip(versions, ends, strict=True)
+        Joiner(live, chain, tree, version.since, until, fetched_inputs)
+        for (version, tree, chain), until in zip(versions, ends, strict=True)
     )
 
 

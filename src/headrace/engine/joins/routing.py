@@ -69,6 +69,28 @@ class ProbeAddress:
     probe: int
 
 
+@record("fetch-address")
+@dataclass(frozen=True, slots=True)
+class FetchAddress:
+    """The home buffer of an input of a window join, in a round: complete rows arrive there to get its columns.
+
+    `position` is that of the input among those that the query fetches.
+    """
+
+    query_id: int
+    position: int
+    round_number: int
+
+
+@record("home-address")
+@dataclass(frozen=True, slots=True)
+class HomeAddress:
+    """The home buffer of a stream and slot at a later level of the same partition."""
+
+    stream: str
+    slot: int
+
+
 @record("waiting-address")
 @dataclass(frozen=True, slots=True)
 class WaitingAddress:
@@ -85,9 +107,19 @@ class MatchedAddress:
     step: int
 
 
-Address = BufferAddress | StepAddress | LeafAddress | StoreAddress | ProbeAddress | WaitingAddress | MatchedAddress
+_WindowJoinAddress = BufferAddress | StepAddress | LeafAddress | FetchAddress | HomeAddress
+Address = _WindowJoinAddress | StoreAddress | ProbeAddress | WaitingAddress | MatchedAddress
 AnyAddress = TypeVar(
-    "AnyAddress", BufferAddress, StepAddress, LeafAddress, StoreAddress, ProbeAddress, WaitingAddress, MatchedAddress
+    "AnyAddress",
+    BufferAddress,
+    StepAddress,
+    LeafAddress,
+    FetchAddress,
+    HomeAddress,
+    StoreAddress,
+    ProbeAddress,
+    WaitingAddress,
+    MatchedAddress,
 )
 AnyRows = TypeVar("AnyRows", RowSegment, JoinedRows)
 

@@ -34,6 +34,8 @@ from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelect
 from headrace.engine.joins.joiner import Joiner, leaf_of
 from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
+from headrace.engine.joins.row_fetch import HomeRows, RowFetcher
+from headrace.engine.joins.row_references import list_reference_types
 from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps, translate_sets
@@ -86,6 +88,8 @@ class BufferedLeaves:
         columns = {column.name: column.type for joiner in joiners for column in joiner.plan.joined_columns}
         types = {name: kind for name, kind in columns.items() if split_joined_name(name)[0] == index and name != present}
         stored_names = {name: split_joined_name(name)[1] for name in types}
+        reference_types = list_reference_types(index) if any(index in joiner.fetched_inputs for joiner in joiners) else {}
+        reference_names = {name: split_joined_name(name)[1] for name in reference_types}
         selected: list[RowSegment] = []
         for buffer_slice in self._slices:
             if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
@@ -100,11 +104,14 @@ class BufferedLeaves:
                 # A later epoch may have added columns, for queries without a window over this slice: they are NULL.
                 leaf_columns = {
                     name: stored.columns[stored_name]
-                    for name, stored_name in stored_names.items()
+                    for name, stored_name in {**stored_names, **reference_names}.items()
                     if stored_name in stored.columns
                 }
                 rows = RowSegment({**leaf_columns, present: pa.repeat(pa.scalar(True), stored.row_count)}, sets)
                 selected.append(rows if row_ids.size == rows.row_count else rows.take(row_ids))
+        if reference_types:  # columns that no row has here are not NULL but fetched later
+            found = {name for rows in selected for name in rows.columns}
+            types = {name: kind for name, kind in {**types, **reference_types}.items() if name in found}
         return view_segments(selected, self._set_width, {**types, present: pa.bool_()}) if selected else None
 
 
@@ -117,9 +124,16 @@ class JoinRound:
     """One round of one level: rows are pushed along the paths of all queries, common prefixes once."""
 
     def __init__(
-        self, number: int, window_ends: Mapping[Joiner, int], width: int, get_leaf_rows: LeafLookup, output: JoinOutput
+        self,
+        number: int,
+        window_ends: Mapping[Joiner, int],
+        width: int,
+        get_leaf_rows: LeafLookup,
+        output: JoinOutput,
+        fetcher: RowFetcher,
     ) -> None:
         """Take the joiners with a window in the round, with its end; `width` is that of query-sets, in words."""
+        self._fetcher = fetcher
         self._round_number, self._joiners, self._set_width = number, list(window_ends), width
         self._window_ends = {joiner.bit: end for joiner, end in window_ends.items()}
         self._get_leaf_rows, self._output = get_leaf_rows, output
@@ -160,7 +174,7 @@ class JoinRound:
         self.row_counts[count_key] = self.row_counts.get(count_key, 0) + rows.row_count
         ending = [joiner for joiner in users if len(joiner.path) == len(path)]
         if ending:
-            self._output.finish_rows([joiner.finished for joiner in ending], rows, self._window_ends)
+            self._fetcher.finish_rows(ending, rows, self._round_number, self._window_ends)
         for step in dict.fromkeys(joiner.path[len(path)] for joiner in users if len(joiner.path) > len(path)):
             assert isinstance(step, WindowJoinStep)
             following = [joiner for joiner in users if joiner.path[len(path) : len(path) + 1] == (step,)]
@@ -294,11 +308,14 @@ class JoinRound:
 class WindowJoinLevel:
     """The window joins of one partition at one level of a micro-batch."""
 
-    def __init__(self, joiners: Sequence[Joiner], closing_ends: Mapping[int, tuple[int, int]], output: JoinOutput) -> None:
+    def __init__(
+        self, joiners: Sequence[Joiner], closing_ends: Mapping[int, tuple[int, int]], output: JoinOutput, home_rows: HomeRows
+    ) -> None:
         """Take the joiners; `closing_ends` maps each join whose windows may close to (watermark before, last end)."""
         self._joiners = [joiner for joiner in joiners if joiner.live.id in closing_ends]
         self._closing_ends, self._output = closing_ends, output
         self._set_width = count_words([joiner.bit for joiner in self._joiners])
+        self._fetcher = RowFetcher(output, home_rows, self._set_width)
         self.row_counts: dict[tuple[int, int], tuple[int, int]] = {}
         """Joined rows and rounds, by query and path length."""
 
@@ -332,12 +349,13 @@ class WindowJoinLevel:
                 for address, segments in leaves[number].items()
             }
             self._run_round(level, number, active, lambda *place, found=leaf_rows: found.get(place), joined[number])
+        self._fetcher.finish_arrived(messages, self._find_active)
         self._output.send_groups()
 
     def _run_round(
         self, level: int, number: int, active: Mapping[Joiner, int], get_leaf_rows: LeafLookup, forwarded: ForwardedRows
     ) -> None:
-        join_round = JoinRound(number, active, self._set_width, get_leaf_rows, self._output)
+        join_round = JoinRound(number, active, self._set_width, get_leaf_rows, self._output, self._fetcher)
         join_round.run(level, forwarded)
         for count_key, count in join_round.row_counts.items():
             before, rounds = self.row_counts.get(count_key, (0, 0))

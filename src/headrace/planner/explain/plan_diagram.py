@@ -78,7 +78,7 @@ class _DiagramBuilder:
                 plan.stream,
                 f"{box_id} buckets {number}",
                 "buckets",
-                format_join_buffer(buckets, self.query_names),
+                format_join_buffer(buckets, plan.join_buffers, self.query_names),
                 buckets.subscribers,
             )
 

@@ -6,7 +6,7 @@ Sliding joins are explained by their state stores, and for each relation by the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.expression import Expression
@@ -16,6 +16,7 @@ from headrace.plan.derived import UnitedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.changelog import compute_stream_depths
 from headrace.planner.cost import estimate_shared_cost, estimate_standalone_costs
 from headrace.planner.explain.plan_graph import (
     format_list,
@@ -27,6 +28,7 @@ from headrace.planner.explain.plan_graph import (
 from headrace.planner.explain.window_joins import explain_window_joins
 from headrace.planner.join.normalized_join import format_expression
 from headrace.planner.join.plan_comparison import PlanComparison, format_comparison
+from headrace.planner.join.row_storage import RowStoragePlanner
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
 from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
@@ -38,6 +40,7 @@ from headrace.planner.shared_plan import (
     SharedOperator,
     StatelessRouter,
     StreamPlan,
+    plan_join_buffers,
 )
 from headrace.planner.statistics import StreamStatistics
 
@@ -222,7 +225,8 @@ def explain(
         for operator in plan.operators:
             lines += [f"  {line}" for line in format_operator(operator, names, plan.stats)]
         for buckets in plan.join_buffers:
-            lines += [f"  {line}" for line in format_join_buffer(buckets, names)]
+            lines += [f"  {line}" for line in format_join_buffer(buckets, plan.join_buffers, names)]
+        lines += [f"  {line}" for line in _format_row_storage(plan, live, joins or JoinStatistics())]
     lines += explain_window_joins(live, names, joins or JoinStatistics())
     lines += explain_sliding_joins(probes, comparison)
     return "\n".join(lines) + "\n"
@@ -243,16 +247,44 @@ def _describe_origin(stream: str, live: Sequence[LiveQuery]) -> str:
     return "" if unnested is None else f" (elements of {unnested.list_expression} in {unnested.base})"
 
 
-def format_join_buffer(buckets: JoinBuffer, names: Mapping[int, str]) -> list[str]:
-    """Return the description of a join buffer."""
+def format_join_buffer(buckets: JoinBuffer, others: Sequence[JoinBuffer], names: Mapping[int, str]) -> list[str]:
+    """Return the description of a join buffer, one of all `others` of its stream."""
     windows = sorted({m.window for m in buckets.subscribers if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide))
     predicate_count = len({m.predicate for m in buckets.subscribers})
     return [
         f"join buffer {format_partition_keys(buckets.keys)} · used by {_format_operator_users(buckets, names)}",
         f"  selection: {predicate_count} distinct {pluralize('predicate', predicate_count)} → a query-set for each row",
         f"  slices: edges of {format_list([str(w) for w in windows])}",
-        f"  buffered columns: {format_list(list(buckets.columns))}",
+        f"  buffered columns: {format_list(list(buckets.columns))}{_format_home(buckets, others)}",
     ]
+
+
+def _format_home(buffer: JoinBuffer, others: Sequence[JoinBuffer]) -> str:
+    """Return where the rows of a join buffer are, if several buffers share them."""
+    if buffer.home is not None:
+        return f"; references to the rows {format_partition_keys(others[buffer.home].keys)}"
+    referring = [other for other in others if other.home is not None and others[other.home] is buffer]
+    keys = format_list([format_partition_keys(other.keys) for other in referring])
+    return f"; the rows of the join buffers {keys}, too" if referring else ""
+
+
+def _format_row_storage(plan: StreamPlan, live: Sequence[LiveQuery], statistics: JoinStatistics) -> list[str]:
+    """Return the estimated costs of rows in full and of references, for the join buffers that could share their rows."""
+    nested_streams = frozenset(compute_stream_depths(live))
+    readers = [query for query in live if plan.stream in query.plan.streams]
+    if len(plan.join_buffers) < 2 or plan.stream in nested_streams:
+        return []
+    in_full = replace(plan, join_buffers=plan_join_buffers(plan.stream, sorted(readers, key=lambda query: query.id)))
+    lines = []
+    for storage in RowStoragePlanner(nested_streams=nested_streams).list_choices(in_full, readers):
+        full, shared = storage.estimate_costs(statistics)
+        keys = format_list([format_partition_keys(in_full.join_buffers[index].keys) for index in storage.references])
+        home = format_partition_keys(in_full.join_buffers[storage.home].keys)
+        lines.append(
+            f"rows {home}, references {keys}: {shared.bytes:,.0f} bytes and {shared.nanoseconds:,.0f} ns for each row (model); "
+            f"all in full: {full.bytes:,.0f} bytes and {full.nanoseconds:,.0f} ns"
+        )
+    return lines
 
 
 def format_operator(operator: SharedOperator, names: Mapping[int, str], stats: StreamStatistics) -> list[str]:

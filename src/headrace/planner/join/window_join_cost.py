@@ -88,7 +88,8 @@ class RowSample:
 class JoinStatistics:
     """Measured statistics: rows/s of streams, distinct keys by (stream, key), samples by (stream, slot).
 
-    `measured_rows` maps (query id, path length) to the recent number of rows per window after that many steps.
+    `measured_rows` maps (query id, path length) to the recent number of rows per window after that many steps. `text_bytes` is
+    the mean length of the texts that join buffers store, by stream.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class JoinStatistics:
     samples: Mapping[tuple[str, int], RowSample] = field(default_factory=dict)
     measured_rows: Mapping[tuple[int, int], float] = field(default_factory=dict)
     partitions: int = 1
+    text_bytes: Mapping[str, float] = field(default_factory=dict)
 
     def find_rows(self, stream: str, slot: int, bit: int) -> SelectedRows:
         """Return the rows of an input that one query selects; all of them before the first sample."""
