@@ -12,7 +12,7 @@ from headrace.model.late_materialization import LateMaterialization
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.planner.join.row_storage import RowStoragePlanner, find_fetched_inputs, measure_text_bytes
-from headrace.planner.join.window_join_order import JoinStatistics
+from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.shared_plan import JoinBuffer, LiveQuery, StreamPlan, plan_stream
 
 _WIDE = "l.c, l.d, l.t"
