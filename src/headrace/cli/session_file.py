@@ -102,8 +102,7 @@ _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
     "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
     "spark": (dict,),
-    "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,),
-    "window_joins": (dict,),
+    "streams": (dict,), "queries": (dict,), "storage": (dict,), "sliding_joins": (dict,), "window_joins": (dict,),
 }  # fmt: skip
 _CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
     "changes_per_batch": None,

@@ -62,7 +62,7 @@ def draw_statistics(seed: int) -> JoinStatistics:
 
 
 def make_template(plan: WindowJoinQuery, statistics: JoinStatistics) -> JoinTemplate:
-    return JoinTemplate(plan, statistics, PathIds())
+    return JoinTemplate.of(plan, statistics, PathIds())
 
 
 def cost_of(template: JoinTemplate, order: Sequence[int]) -> float:
