@@ -122,7 +122,7 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
     sources = {"files": hr.FileSource, "rate": hr.RateSource, "tcp": hr.TcpSource, "kafka": hr.KafkaSource}
     tables = {
         "Keys at the top": {
-            **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage"), NO_DEFAULT),
+            **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage", "window_joins"), NO_DEFAULT),
             "functions": "true",
             "late_materialization": "auto",
             **dict.fromkeys(session_file._CHANGE_KEYS, NO_DEFAULT),

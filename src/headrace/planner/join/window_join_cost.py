@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from headrace.model.expression import Expression
-from headrace.plan.window_join import WindowJoinQuery, iter_join_nodes, to_stream_columns
+from headrace.plan.window_join import JoinNode, WindowJoinQuery, iter_join_nodes, to_stream_columns
 from headrace.planner.join.window_join_plan import (
     ChainPrefix,
     StepExchange,
@@ -42,7 +41,8 @@ _MOVED_NS = 250.0  # a row that is sent to another level
 _ROUND_NS = 400_000.0  # a step in one partition, however few rows it has
 
 
-class SelectedRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
     """Sampled rows of an input that some queries select: bit i of `selected` is sampled row i.
 
     Only rows in `covered` were tested for all of these queries. `total` is the sum of the shares that each of them selects.
@@ -151,7 +151,8 @@ class StepWork:
         )
 
 
-class WindowSizes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
     """How often the windows of a query close, and their sizes by input; all in microseconds."""
 
     step: int
@@ -258,7 +259,7 @@ class JoinPrefix:
         return min(sum(load.reached for load in loads.values()), math.prod(rows) * self.reached_selectivity)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PathIds:
     """Numbers for equal paths: queries share a step if the numbers of their paths are equal, and their groups are."""
 
@@ -270,34 +271,55 @@ class PathIds:
         return self._known.setdefault(key, len(self._known))
 
 
-class Subjoin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Subjoin:
     """The join of some inputs of a query: equal for queries that could share it."""
 
     inputs: frozenset[tuple[str, int]]
     equalities: frozenset[frozenset[tuple[object, ...]]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class JoinTemplate:
-    """What queries have in common that join the same inputs in the same windows by the same conditions, but select other rows."""
+    """What queries have in common that join the same inputs in the same windows by the same conditions, but select other rows.
 
-    def __init__(self, plan: WindowJoinQuery, statistics: JoinStatistics, paths: PathIds) -> None:
-        """Take any of the queries; `paths` are shared by all templates that are compared."""
-        self.plan, self._statistics, self._paths = plan, statistics, paths
-        self.conditions = tuple(iter_conditions(plan))
-        self.windows = WindowSizes(plan.ends.step, tuple(source.window.size for source in plan.inputs))
-        self.inputs = tuple((source.stream, plan.stream_occurrence(index)) for index, source in enumerate(plan.inputs))
-        default_rate = float(DEFAULT_STATISTICS.rate)
-        self.rates = tuple((statistics.rates.get(name) or default_rate) / _MICROS_PER_SECOND for name, _ in self.inputs)
-        self.is_reorderable = is_reorderable(plan)
-        self._nodes = () if self.is_reorderable else tuple(iter_join_nodes(plan.tree))
-        self._prefixes: dict[tuple[int, ...], JoinPrefix] = {}
-        self._states: dict[tuple[object, ...], int] = {}
-        self._selectivities: dict[frozenset[int], float] = {}
-        self._subjoins: dict[frozenset[int], Subjoin] = {}
+    `plan` is that of any of the queries; `inputs` are (stream, slot); `rates` are in rows per microsecond.
+    """
+
+    plan: WindowJoinQuery
+    statistics: JoinStatistics
+    conditions: tuple[Expression, ...]
+    windows: WindowSizes
+    inputs: tuple[tuple[str, int], ...]
+    rates: tuple[float, ...]
+    is_reorderable: bool
+    _paths: PathIds
+    _nodes: tuple[JoinNode, ...]
+    _prefixes: dict[tuple[int, ...], JoinPrefix] = field(default_factory=dict)
+    _states: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _selectivities: dict[frozenset[int], float] = field(default_factory=dict)
+    _subjoins: dict[frozenset[int], Subjoin] = field(default_factory=dict)
+
+    @staticmethod
+    def of(plan: WindowJoinQuery, statistics: JoinStatistics, paths: PathIds) -> JoinTemplate:
+        """Return the template of a query; `paths` are shared by all templates that are compared."""
+        inputs = tuple((source.stream, plan.stream_occurrence(index)) for index, source in enumerate(plan.inputs))
+        default_rate, is_inner = float(DEFAULT_STATISTICS.rate), is_reorderable(plan)
+        return JoinTemplate(
+            plan,
+            statistics,
+            tuple(iter_conditions(plan)),
+            WindowSizes(plan.ends.step, tuple(source.window.size for source in plan.inputs)),
+            inputs,
+            tuple((statistics.rates.get(name) or default_rate) / _MICROS_PER_SECOND for name, _ in inputs),
+            is_inner,
+            paths,
+            () if is_inner else tuple(iter_join_nodes(plan.tree)),
+        )
 
     def find_rows(self, bit: int) -> tuple[SelectedRows, ...]:
         """Return the rows of each input that a query selects."""
-        return tuple(self._statistics.find_rows(stream, slot, bit) for stream, slot in self.inputs)
+        return tuple(self.statistics.find_rows(stream, slot, bit) for stream, slot in self.inputs)
 
     def get_prefix(self, order: tuple[int, ...]) -> JoinPrefix:
         """Return the prefix with these inputs, of which there are two or more."""
@@ -319,7 +341,7 @@ class JoinTemplate:
                 joined_selectivity,
                 reached,
                 math.prod(keys),
-                self._statistics.partitions,
+                self.statistics.partitions,
             )
         return self._prefixes[order]
 
@@ -365,7 +387,7 @@ class JoinTemplate:
     def _find_distinct(self, expression: Expression) -> float | None:
         """Return the distinct values of one side of an equality in a window; None if they were not counted."""
         index = min(find_inputs(expression))
-        known = self._statistics.distinct_keys.get((self.inputs[index][0], str(to_stream_columns(expression))))
+        known = self.statistics.distinct_keys.get((self.inputs[index][0], str(to_stream_columns(expression))))
         return None if known is None else min(self.rates[index] * self.windows.sizes[index], float(known))
 
 

@@ -8,7 +8,7 @@ index and look up the rows that they have in common once; apart they do not comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_cost import (
@@ -27,12 +27,17 @@ Order = tuple[int, ...]
 Groups = tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanningEffort:
     """Counts the steps of joins whose cost was estimated; when the limit is reached, planning stops and keeps what there is."""
 
     limit: int
-    steps: int = 0
+    _counted: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def steps(self) -> int:
+        """The number of estimates so far."""
+        return self._counted[0]
 
     @property
     def is_exhausted(self) -> bool:
@@ -41,7 +46,7 @@ class PlanningEffort:
 
     def estimate_cost(self, prefix: JoinPrefix, loads: StepLoads) -> float:
         """Return the cost of a step."""
-        self.steps += 1
+        self._counted[0] += 1
         return prefix.estimate_work(loads).nanoseconds
 
 
@@ -67,29 +72,32 @@ class JoinPlace:
     cost: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SharedStep:
     """A step, the loads of the queries that share it, and its cost."""
 
     prefix: JoinPrefix
-    loads_by_query: dict[int, StepLoads] = field(default_factory=dict)
-    loads: StepLoads = field(default_factory=dict)
-    cost: float = 0.0
+    loads_by_query: dict[int, StepLoads]
+    loads: StepLoads
+    cost: float
 
 
 StepKey = tuple[int, int]  # path and group: groups with equal numbers on one path have the same steps before
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedJoins:
-    """The steps of some queries under the places that they were given; queries are added and removed."""
+    """The steps of some queries under the places that they were given; queries are added and removed.
 
-    def __init__(self, effort: PlanningEffort, *, is_grouped: bool = True) -> None:
-        """Start without queries; if not `is_grouped`, equal steps are always shared."""
-        self._effort, self._is_grouped = effort, is_grouped
-        self.steps: dict[StepKey, SharedStep] = {}
-        self._following: dict[tuple[StepKey | None, int], list[int]] = {}
-        self._groups_of_path: dict[int, set[int]] = {}
-        self.places: dict[int, tuple[Order, Groups]] = {}
+    If not `is_grouped`, equal steps are always shared.
+    """
+
+    effort: PlanningEffort
+    is_grouped: bool = True
+    steps: dict[StepKey, SharedStep] = field(default_factory=dict)
+    places: dict[int, tuple[Order, Groups]] = field(default_factory=dict)
+    _following: dict[tuple[StepKey | None, int], list[int]] = field(default_factory=dict)
+    _groups_of_path: dict[int, set[int]] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -127,9 +135,9 @@ class SharedJoins:
         options = []
         for group in self._choose_similar(known, prefix.path_id, load):
             step = self.steps[prefix.path_id, group]
-            options.append((group, self._effort.estimate_cost(step.prefix, merge_loads(step.loads, load)) - step.cost))
-        if not options or self._is_grouped:
-            options.append((self._number_group(prefix.path_id, wanted), self._effort.estimate_cost(prefix, load)))
+            options.append((group, self.effort.estimate_cost(step.prefix, merge_loads(step.loads, load)) - step.cost))
+        if not options or self.is_grouped:
+            options.append((self._number_group(prefix.path_id, wanted), self.effort.estimate_cost(prefix, load)))
         return options
 
     def _choose_similar(self, groups: Sequence[int], path_id: int, load: StepLoads) -> Sequence[int]:
@@ -160,10 +168,13 @@ class SharedJoins:
                 following.append(group)
                 self._groups_of_path.setdefault(prefix.path_id, set()).add(group)
             parent = (prefix.path_id, group)
-            step = self.steps.setdefault(parent, SharedStep(prefix))
-            step.loads_by_query[query.id] = load = query.template.make_load(prefix, query.rows)
-            step.loads = merge_loads(step.loads, load)
-            step.cost = self._effort.estimate_cost(step.prefix, step.loads)
+            load, known = query.template.make_load(prefix, query.rows), self.steps.get(parent)
+            if known is None:
+                self.steps[parent] = SharedStep(prefix, {query.id: load}, load, self.effort.estimate_cost(prefix, load))
+            else:
+                known.loads_by_query[query.id], merged = load, merge_loads(known.loads, load)
+                cost = self.effort.estimate_cost(known.prefix, merged)
+                self.steps[parent] = replace(known, loads=merged, cost=cost)
             given.append(group)
         self.places[query.id] = order, tuple(given)
 
@@ -185,16 +196,16 @@ class SharedJoins:
                 self._following[parent, key[0]].remove(key[1])
                 self._groups_of_path[key[0]].discard(key[1])
                 continue
-            step.loads = {}
+            loads: StepLoads = {}
             for load in step.loads_by_query.values():
-                step.loads = merge_loads(step.loads, load)
-            step.cost = self._effort.estimate_cost(step.prefix, step.loads)
+                loads = merge_loads(loads, load)
+            self.steps[key] = replace(step, loads=loads, cost=self.effort.estimate_cost(step.prefix, loads))
 
     def estimate_step(self, prefix: JoinPrefix, load: StepLoads) -> float:
         """Return the least that a load adds to the cost of an equal step: shared with a group, or alone."""
-        costs = [self._effort.estimate_cost(prefix, load)]
+        costs = [self.effort.estimate_cost(prefix, load)]
         groups = sorted(self._groups_of_path.get(prefix.path_id, ()))
         for group in self._choose_similar(groups, prefix.path_id, load):
             step = self.steps[prefix.path_id, group]
-            costs.append(self._effort.estimate_cost(step.prefix, merge_loads(step.loads, load)) - step.cost)
+            costs.append(self.effort.estimate_cost(step.prefix, merge_loads(step.loads, load)) - step.cost)
         return min(costs)

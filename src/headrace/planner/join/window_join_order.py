@@ -11,8 +11,8 @@ the following passes, each order is searched again beside the orders of all othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace.planner.join.window_join_cost import (
     JoinPrefix,
@@ -114,7 +114,7 @@ class QueryClass:
 
 def choose_common_orders(classes: Sequence[QueryClass], block_inputs: int, effort: PlanningEffort) -> dict[QueryClass, Order]:
     """Return an order for each class, such that classes begin with common joins where this costs less in total."""
-    search = _CommonSearch(classes, block_inputs, effort)
+    search = _CommonSearch.over(classes, block_inputs, effort)
     orders: dict[QueryClass, Order] = {}
     ranking = sorted(classes, key=lambda c: (len(c.template.inputs), -len(c.queries), c.queries[0].id))
     for number in range(_MAX_PASSES):
@@ -142,27 +142,33 @@ def choose_own_orders(classes: Sequence[QueryClass], block_inputs: int, effort: 
     return orders
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _CommonSearch:
-    """Orders that are chosen so far, by the steps on them, and the classes that have none, by the joins that they could share."""
+    """Orders that are chosen so far, by the steps on them, and the classes that have none, by the inputs that they join."""
 
-    def __init__(self, classes: Sequence[QueryClass], block_inputs: int, effort: PlanningEffort) -> None:
-        self._block_inputs, self._effort = block_inputs, effort
-        self._committed: dict[int, dict[QueryClass, StepLoads]] = {}
-        self._order_of: dict[QueryClass, Order] = {}
-        self._open: dict[QueryClass, None] = dict.fromkeys(classes)
-        self._by_inputs: dict[frozenset[tuple[str, int]], list[QueryClass]] = {}
+    block_inputs: int
+    effort: PlanningEffort
+    by_inputs: Mapping[frozenset[tuple[str, int]], Sequence[QueryClass]]
+    open: dict[QueryClass, None]
+    committed: dict[int, dict[QueryClass, StepLoads]] = field(default_factory=dict)
+    order_of: dict[QueryClass, Order] = field(default_factory=dict)
+
+    @staticmethod
+    def over(classes: Sequence[QueryClass], block_inputs: int, effort: PlanningEffort) -> _CommonSearch:
+        by_inputs: dict[frozenset[tuple[str, int]], list[QueryClass]] = {}
         for query_class in classes:
-            self._by_inputs.setdefault(frozenset(query_class.template.inputs), []).append(query_class)
+            by_inputs.setdefault(frozenset(query_class.template.inputs), []).append(query_class)
+        return _CommonSearch(block_inputs, effort, by_inputs, dict.fromkeys(classes))
 
     def find_order(self, query_class: QueryClass, *, is_hopeful: bool) -> Order:
         """Return the best order of a class beside the others; if `is_hopeful`, those without an order may follow it."""
-        template, effort = query_class.template, self._effort
+        template, effort = query_class.template, self.effort
         partners: dict[frozenset[int], list[QueryClass]] = {}
 
         def charge(prefix: JoinPrefix) -> float:
             load = query_class.make_load(prefix)
             costs = [effort.estimate_cost(prefix, load)]
-            committed = self._committed.get(prefix.path_id)
+            committed = self.committed.get(prefix.path_id)
             if committed:
                 others = _merge_all(committed.values())
                 together = effort.estimate_cost(prefix, merge_loads(others, load))
@@ -179,16 +185,16 @@ class _CommonSearch:
                     costs.append(effort.estimate_cost(prefix, hoped) * count / whole)
             return min(costs)
 
-        return find_best_order(template, charge, self._block_inputs)
+        return find_best_order(template, charge, self.block_inputs)
 
     def _find_partners(self, query_class: QueryClass, among: frozenset[int]) -> list[QueryClass]:
         """Return classes without an order that have the same join of these inputs."""
         template = query_class.template
         wanted, inputs = template.find_subjoin(among), {template.inputs[index] for index in among}
         found = []
-        for names, classes in self._by_inputs.items():
+        for names, classes in self.by_inputs.items():
             for other in classes if inputs <= names else ():
-                if other is not query_class and other in self._open:
+                if other is not query_class and other in self.open:
                     same = frozenset(index for index, each in enumerate(other.template.inputs) if each in inputs)
                     if other.template.find_subjoin(same) == wanted:
                         found.append(other)
@@ -198,15 +204,15 @@ class _CommonSearch:
 
     def withdraw(self, query_class: QueryClass) -> None:
         """Forget the order of a class."""
-        self._open.pop(query_class, None)
-        for prefix in query_class.template.list_prefixes(self._order_of.pop(query_class, ())):
-            del self._committed[prefix.path_id][query_class]
+        self.open.pop(query_class, None)
+        for prefix in query_class.template.list_prefixes(self.order_of.pop(query_class, ())):
+            del self.committed[prefix.path_id][query_class]
 
     def commit(self, query_class: QueryClass, order: Order) -> None:
         """Remember the order of a class."""
-        self._order_of[query_class] = order
+        self.order_of[query_class] = order
         for prefix in query_class.template.list_prefixes(order):
-            self._committed.setdefault(prefix.path_id, {})[query_class] = query_class.make_load(prefix)
+            self.committed.setdefault(prefix.path_id, {})[query_class] = query_class.make_load(prefix)
 
 
 def _merge_all(loads: Iterable[StepLoads]) -> StepLoads:

@@ -49,7 +49,7 @@ def list_joining_queries(queries: Iterable[LiveQuery], statistics: JoinStatistic
         key = tuple((source.stream, source.window) for source in plan.inputs), conditions
         template = templates.get(key)
         if template is None:
-            template = templates[key] = JoinTemplate(plan, statistics, paths)
+            template = templates[key] = JoinTemplate.of(plan, statistics, paths)
         versions = query.order_versions or (JoinOrderVersion(get_written_order(plan)),)
         place = versions[-1].order, versions[-1].step_groups
         joining.append(JoiningQuery(query.id, plan, template, template.find_rows(query.bit), *place, not query.order_versions))
@@ -66,35 +66,42 @@ def replan_joins(
     joining = list_joining_queries(queries, statistics)
     if not joining or not (options.grouping or options.reordering):
         return JoinReplanning()
-    return _Replanning(joining, options).run(changed)
+    return _Replanning.of(joining, options).run(changed)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Replanning:
-    def __init__(self, queries: Sequence[JoiningQuery], options: WindowJoinOptions) -> None:
-        self._queries, self._options = queries, options
-        self._effort = PlanningEffort(options.planning_steps)
-        self._current = self._make_joins()
+    queries: Sequence[JoiningQuery]
+    options: WindowJoinOptions
+    effort: PlanningEffort
+    current: SharedJoins
+
+    @staticmethod
+    def of(queries: Sequence[JoiningQuery], options: WindowJoinOptions) -> _Replanning:
+        effort = PlanningEffort(options.planning_steps)
+        current = SharedJoins(effort, options.grouping)
         for query in queries:
-            self._current.add(query, query.order, query.groups)
+            current.add(query, query.order, query.groups)
+        return _Replanning(queries, options, effort, current)
 
     def _make_joins(self) -> SharedJoins:
-        return SharedJoins(self._effort, is_grouped=self._options.grouping)
+        return SharedJoins(self.effort, self.options.grouping)
 
     def run(self, changed: frozenset[int] | None) -> JoinReplanning:
         joins = self._plan_together() if changed is None else None
         if joins is None:
-            for query_class in _classify(q for q in self._queries if changed is None or q.id in changed):
-                if self._effort.is_exhausted:
+            for query_class in _classify(q for q in self.queries if changed is None or q.id in changed):
+                if self.effort.is_exhausted:
                     break
                 self._improve(query_class)
-            joins = self._current
-        places = {query: joins.places[query.id] for query in self._queries}
+            joins = self.current
+        places = {query: joins.places[query.id] for query in self.queries}
         versions = {
             query.id: JoinOrderVersion(order, groups[0], later_groups=groups[1:])
             for query, (order, groups) in places.items()
             if (order, groups) != (query.order, query.groups)
         }
-        return JoinReplanning(versions, self._effort.steps, changed is None)
+        return JoinReplanning(versions, self.effort.steps, changed is None)
 
     def _plan_together(self) -> SharedJoins | None:
         """Return the cheapest plan of all queries from scratch; None unless it costs enough less than the current one."""
@@ -108,24 +115,24 @@ class _Replanning:
                     best = joins
         if best is None:
             return None
-        is_reordered = any(best.places[query.id][0] != query.order for query in self._queries)
-        return best if self._is_gain(best.cost, self._current.cost, is_reordered=is_reordered) else None
+        is_reordered = any(best.places[query.id][0] != query.order for query in self.queries)
+        return best if self._is_gain(best.cost, self.current.cost, is_reordered=is_reordered) else None
 
     def _propose_orders(self) -> list[dict[int, Order]]:
-        current = {query.id: query.order for query in self._queries}
-        if not self._options.reordering:
+        current = {query.id: query.order for query in self.queries}
+        if not self.options.reordering:
             return [current]
-        classes, block = _classify(self._queries), self._options.block_inputs
+        classes, block = _classify(self.queries), self.options.block_inputs
         proposals = [current]
         for choose in (choose_own_orders, choose_common_orders):
-            chosen = choose(classes, block, self._effort)
+            chosen = choose(classes, block, self.effort)
             proposals.append(current | {query.id: order for c, order in chosen.items() for query in c.queries})
         return proposals
 
     def _place_all(self, orders: Mapping[int, Order]) -> SharedJoins | None:
         joins = self._make_joins()
-        for query in self._queries:
-            if self._effort.is_exhausted:
+        for query in self.queries:
+            if self.effort.is_exhausted:
                 return None
             place = joins.find_place(query, orders[query.id])
             joins.add(query, place.order, place.groups)
@@ -133,7 +140,7 @@ class _Replanning:
 
     def _improve(self, query_class: QueryClass) -> None:
         """Give the queries of a class a cheaper place beside all others, if the gain is large enough."""
-        joins, queries = self._current, query_class.queries
+        joins, queries = self.current, query_class.queries
         before, places = joins.cost, {query: joins.places[query.id] for query in queries}
         joins.remove(queries)
         others = joins.cost
@@ -152,23 +159,23 @@ class _Replanning:
     def _place_beside(self, queries: Sequence[JoiningQuery], order: Order) -> dict[JoiningQuery, JoinPlace]:
         found = {}
         for query in queries:
-            place = found[query] = self._current.find_place(query, order)
-            self._current.add(query, place.order, place.groups)
+            place = found[query] = self.current.find_place(query, order)
+            self.current.add(query, place.order, place.groups)
         return found
 
     def _propose_orders_beside(self, query_class: QueryClass, current: Order) -> list[Order]:
         """Return orders for a class: the current one, that of others with the same template, the best beside them, and alone."""
-        if not self._options.reordering or not query_class.template.is_reorderable:
+        if not self.options.reordering or not query_class.template.is_reorderable:
             return [current]
-        template, block, effort = query_class.template, self._options.block_inputs, self._effort
-        others = [self._current.places[q.id][0] for q in self._queries if q.template is template and q.id in self._current.places]
+        template, block, effort = query_class.template, self.options.block_inputs, self.effort
+        others = [self.current.places[q.id][0] for q in self.queries if q.template is template and q.id in self.current.places]
         orders = [current, *list(dict.fromkeys(others))[:_MAX_ORDERS]]
-        orders.append(find_best_order(template, lambda p: self._current.estimate_step(p, query_class.make_load(p)), block))
+        orders.append(find_best_order(template, lambda p: self.current.estimate_step(p, query_class.make_load(p)), block))
         orders.append(find_best_order(template, query_class.charge_alone(effort), block))
         return list(dict.fromkeys(orders))
 
     def _is_gain(self, new: float, old: float, *, is_reordered: bool) -> bool:
-        gain = self._options.order_gain if is_reordered else self._options.group_gain
+        gain = self.options.order_gain if is_reordered else self.options.group_gain
         return new < (1 - gain) * old
 
 
