@@ -179,7 +179,8 @@ class JoinOutput:
 
     def keep_groups(self, groups: Iterable[tuple[int, SessionRuns]]) -> None:
         """Pass groups that have reached the partitions of their keys on to the next level: there will be more of them."""
-        self.outbox.get_message(self.outbox.sender).groups += groups
+        for entry in groups:
+            self.outbox.get_message(self.outbox.sender).groups.append(entry)
 
     def finalize_groups(self, groups: Iterable[tuple[OutputSpec, SessionRuns]]) -> None:
         """Merge the groups of all partitions and emit them as results."""

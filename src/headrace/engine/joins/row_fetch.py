@@ -33,18 +33,6 @@ ActiveJoiners = Mapping[Joiner, int]
 _HomeKey = tuple[str, int]
 
 
-def find_group_level(joiners: Iterable[Joiner]) -> int:
-    """Return the level at which groups of joined rows are complete; 0 if each level completes those that it receives.
-
-    Rows of one group may be finished at several levels, because not all of them are fetched, or from elsewhere.
-    """
-    joiners = list(joiners)
-    if not any(joiner.fetched_inputs for joiner in joiners):
-        return 0
-    grouping = (joiner for joiner in joiners if joiner.finished.output.grouping is not None)
-    return max((joiner.chain.extra_shuffles + len(joiner.fetched_inputs) + 1 for joiner in grouping), default=0)
-
-
 class HomeSlice(Protocol):
     """The rows of a slice of a join buffer."""
 
