@@ -127,6 +127,24 @@ def test_a_session_that_is_opened_with_another_setting_continues(tmp_path: objec
         assert sorted(map(str, query.results().to_pylist())) == rows
 
 
+def test_a_group_whose_rows_are_fetched_from_several_partitions_is_one_result() -> None:
+    results = []
+    for setting in ("never", "always"):
+        with _open(late_materialization=setting) as session:
+            for key in "xx":
+                _add_join(session, key, f"by_x_{len(session.queries())}")
+            grouped = session.add(
+                "SELECT l.e % 2 AS g, COUNT(*) AS n, SUM(l.x) AS s, MAX(r.w) AS w FROM TUMBLE(a, '4 seconds') l "
+                "LEFT JOIN TUMBLE(b, '4 seconds') r ON l.y = r.k GROUP BY l.e % 2",
+                name="grouped",
+            )
+            _advance(session, range(5))
+            session.drain()
+            results.append(sorted(map(str, grouped.results().to_pylist())))
+    assert len(results[0]) == 2 * 2
+    assert results[0] == results[1]
+
+
 def test_explain_says_where_the_rows_are_and_what_it_costs() -> None:
     with _open(late_materialization="always") as session:
         for key in "xyz":

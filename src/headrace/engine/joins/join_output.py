@@ -177,6 +177,11 @@ class JoinOutput:
                 self.outbox.get_message(target).groups.append((query_id, groups))
         self._groups = {}
 
+    def keep_groups(self, groups: Iterable[tuple[int, SessionRuns]]) -> None:
+        """Pass groups that have reached the partitions of their keys on to the next level: there will be more of them."""
+        for entry in groups:
+            self.outbox.get_message(self.outbox.sender).groups.append(entry)
+
     def finalize_groups(self, groups: Iterable[tuple[OutputSpec, SessionRuns]]) -> None:
         """Merge the groups of all partitions and emit them as results."""
         by_output: dict[OutputSpec, list[SessionRuns]] = defaultdict(list)

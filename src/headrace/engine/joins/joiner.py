@@ -48,6 +48,7 @@ class Joiner:
         since: int,
         until: int,
         fetched_inputs: tuple[int, ...] = (),
+        group_level: int = 0,
     ) -> None:
         """Join the windows of a live query that start in [since, until) by a chain; `fetched_inputs` are inputs of the query."""
         assert isinstance(live.plan, WindowJoinQuery)
@@ -62,7 +63,8 @@ class Joiner:
         self._column_types = {column.name: column.type for column in plan.joined_columns}
         self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
         window = live.plan.inputs[0].window
-        output = OutputSpec(plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span, window)
+        base = (plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span)
+        output = OutputSpec(*base, group_level if plan.grouping else 0, window)
         self.finished = FinishedQuery(live.id, live.bit, output)
 
     def list_columns(self, path: JoinPath) -> frozenset[str]:
@@ -107,8 +109,10 @@ def build_joiners(live: LiveQuery, fetched_inputs: tuple[int, ...] = ()) -> tupl
         return ()
     versions = build_chains(live.plan, live.order_versions)
     ends = [*(version.since for version, _, _ in versions[1:]), MAX_TIME]
+    last_step_level = max(chain.extra_shuffles for *_, chain in versions)
+    group_level = last_step_level + len(fetched_inputs) + 1 if fetched_inputs else 0
     return tuple(
-        Joiner(live, chain, tree, version.since, until, fetched_inputs)
+        Joiner(live, chain, tree, version.since, until, fetched_inputs, group_level)
         for (version, tree, chain), until in zip(versions, ends, strict=True)
     )
 

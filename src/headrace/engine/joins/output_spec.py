@@ -17,7 +17,8 @@ class OutputSpec:
     """What becomes of the joined rows of a query; queries with equal ones are finished together.
 
     Rows that satisfy `predicate` are projected to `output`, or grouped. `span` is the length of the window of a result, and
-    `window` any window of the query.
+    `window` any window of the query. Groups are complete at `group_level`, at the level where they arrive if it is 0: rows of one
+    group may be finished at several levels, because not all of them are fetched, or from elsewhere.
     """
 
     output: tuple[Expression, ...]
@@ -25,6 +26,7 @@ class OutputSpec:
     predicate: Expression = TRUE
     grouping: JoinGrouping | None = None
     span: int = 0
+    group_level: int = 0
     window: HopWindow | None = field(default=None, compare=False)
 
     @property

@@ -330,8 +330,10 @@ class WindowJoinLevel:
     def join_forwarded(self, level: int, messages: Sequence[LevelMessage]) -> None:
         """Continue with the rows that the level before forwarded; `level` counts from the level of the buffers."""
         by_query = {joiner.live.id: joiner for joiner in self._joiners}
-        groups = ((query, runs) for message in messages for query, runs in message.groups if query in by_query)
-        self._output.finalize_groups((by_query[query].finished.output, runs) for query, runs in groups)
+        groups = [(query, runs) for message in messages for query, runs in message.groups if query in by_query]
+        outputs = {query: by_query[query].finished.output for query, _ in groups}
+        self._output.keep_groups(entry for entry in groups if level < outputs[entry[0]].group_level)
+        self._output.finalize_groups((outputs[q], runs) for q, runs in groups if level >= outputs[q].group_level)
         routed_rows = [routed for message in messages for routed in message.join_rows]
         joined: dict[int, dict[StepAddress, list[RowSegment]]] = defaultdict(lambda: defaultdict(list))
         for step_address, rows in select_routed(routed_rows, StepAddress):
