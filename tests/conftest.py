@@ -2,8 +2,8 @@
 
 Hypothesis profiles set how many random examples a test draws; a test that wants its own number scales it with `scale_examples`:
 
-    default   a fifth of the base counts, other examples in every run
-    ci        as many, but the same in every run: a failure comes from the change under test; used if CI is set
+    default   a tenth of the base counts, other examples in every run
+    ci        a fifth, the same in every run: a failure comes from the change under test; used if CI is set
     full      the base counts (--hypothesis-profile=full)
     soak      50 times the base counts, and all cases of tests that choose some (`make soak`)
 
@@ -30,7 +30,7 @@ from support.preloaded_process import PreloadedPopen
 
 _ALLOCATIONS_PER_COLLECTION = 20_000  # Python: 700
 
-settings.register_profile("default", deadline=None, max_examples=20)
+settings.register_profile("default", deadline=None, max_examples=10)
 settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True, database=None)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.register_profile("soak", deadline=None, max_examples=5000)

@@ -30,14 +30,15 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    running = StandaloneCluster(tmp_path_factory.mktemp("cluster") / "processes")
+def cluster(tmp_path_factory: pytest.TempPathFactory, temporary: Path) -> Iterator[StandaloneCluster]:
+    environment = {"TMPDIR": str(temporary)}
+    running = StandaloneCluster(tmp_path_factory.mktemp("cluster") / "processes", environment=environment)
     yield running
     running.close()
 
 
 @pytest.fixture(scope="module")
-def variables() -> Iterator[dict[str, str]]:
+def variables(temporary: Path) -> Iterator[dict[str, str]]:
     """The environment of a user: credentials of S3, and Spark's folder."""
     with run_s3_server() as options:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "AWS_"))}
@@ -50,6 +51,7 @@ def variables() -> Iterator[dict[str, str]]:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "TMPDIR": str(temporary),
         }
 
 

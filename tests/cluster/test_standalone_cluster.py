@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,11 +24,11 @@ import pytest
 
 import headrace
 from conformance.scenarios import SAMPLE_EXAMPLES, list_scenarios
-from headrace.engine.kernels import unpack_kernels
 from headrace.package_zip import write_zip
 from support.every_kind_runs import run_every_kind
 from support.service_process import wait_until
 from support.standalone_cluster import SPARK_HOME, StandaloneCluster
+from support.unpacked_kernels import unpack_compiled_kernels
 
 pytestmark = pytest.mark.spark
 LIMIT_SECONDS = 900  # of a busy machine; on a quiet one, a minute
@@ -45,10 +44,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[StandaloneCluster]:
+def cluster(folder: Path, temporary: Path) -> Iterator[StandaloneCluster]:
     """A cluster whose second worker has a file system of its own in the place of a folder; that needs the rights of root."""
     hide = ["unshare", "-m", "bash", "-c", f'mount -t tmpfs none {folder / "private"} && exec "$@"', "worker"]
-    running = StandaloneCluster(folder / "processes", ("127.0.0.1", OTHER), prefixes={OTHER: hide} if can_hide_folders() else {})
+    prefixes, environment = {OTHER: hide} if can_hide_folders() else {}, {"TMPDIR": str(temporary)}
+    running = StandaloneCluster(folder / "processes", ("127.0.0.1", OTHER), prefixes=prefixes, environment=environment)
     try:
         yield running
         executors = running.list_executors()
@@ -195,14 +195,17 @@ def test_a_session_takes_the_spark_of_a_pyspark_shell(
         assert line in shell.stdout, shell.stderr
 
 
+def list_compiled(folder: Path) -> dict[Path, int]:
+    """Return the files of compiled kernels with the times at which they were written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb?")}
+
+
 @pytest.mark.usefixtures("shell")  # which compiles the kernels of the example
 def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneCluster, folder: Path, environments: Path) -> None:
     """Neither driver nor workers have headrace: it comes with --py-files, and its kernels are unpacked to a folder."""
-    (folder / "tmp").mkdir()
-    zip_file, root = environments / "headrace.zip", folder / "tmp" / f"headrace-{os.getuid()}"
-    kernels = unpack_kernels(str(zip_file), "headrace/engine/kernels/", root)
-    shutil.copytree(PACKAGE / "engine" / "kernels" / "__pycache__", kernels / "__pycache__")
-    compiled = {path.name for path in kernels.rglob("*.nbc")}
+    zip_file = environments / "headrace.zip"
+    kernels = unpack_compiled_kernels(zip_file, folder / "tmp")
+    compiled = list_compiled(folder / "tmp")
     assert compiled
     place = "print('kernels', __import__('headrace.engine.kernels.group', fromlist=['x']).__file__)\n"
     (folder / "example.py").write_text(read_example() + place)
@@ -218,7 +221,7 @@ def test_spark_submit_runs_the_example_with_a_shipped_zip(cluster: StandaloneClu
     assert completed.returncode == 0, completed.stderr
     assert "42.5" in completed.stdout
     assert f"kernels {kernels / 'group.py'}" in completed.stdout
-    assert {path.name for path in root.rglob("*.nbc")} == compiled  # driver and workers found what was compiled before
+    assert list_compiled(folder / "tmp") == compiled  # driver and workers found what was compiled before
 
 
 def test_spark_submit_runs_the_example_with_a_shipped_environment(

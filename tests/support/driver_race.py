@@ -67,7 +67,7 @@ class RacingDriver:
             **os.environ, "PYTHONPATH": source, "TZ": "UTC", "HEADRACE_LEASE_SECONDS": str(LEASE_SECONDS),
             "HEADRACE_CACHE_DIR": str(folder / f"cache-{name}"),
         }  # fmt: skip
-        program = [sys.executable, str(TESTS / "support" / "racing_driver.py"), root, json.dumps(dict(options))]
+        program = [sys.executable, "-m", "support.racing_driver", root, json.dumps(dict(options))]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 [*program, str(self.report), str(rows_per_batch)], env=environment, stdout=out, stderr=out

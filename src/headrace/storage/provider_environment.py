@@ -31,6 +31,8 @@ def read_provider_environment() -> dict[str, str]:
 
 def apply_provider_environment(variables: Mapping[str, str]) -> None:
     """Set the variables of a job in this process, but for providers that it has variables of its own for."""
+    if not variables:
+        return  # this runs for every task, and there are none without an object store
     for names in _PROVIDERS:
         if any(os.environ.get(name) != _applied.get(name) for name in names if name in os.environ):
             continue

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from support.driver_race import find_faults, run_race
 from support.s3_server import run_s3_server
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_stopped_driver_that_continues_after_a_takeover_commits_nothing_and_says_why(tmp_path: Path):
     with run_s3_server() as options:
         outcome = run_race(options, tmp_path, random.Random(7), files=24)

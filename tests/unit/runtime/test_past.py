@@ -91,10 +91,9 @@ def run_scenario(
 def test_results_equal_those_of_the_reference(tmp_path: Path, seed: int):
     expected = run_scenario(tmp_path / "reference", "reference", seed)
     assert expected[0]
-    for partitions in (1, 3):
-        actual = run_scenario(tmp_path / f"local-{partitions}", "local", seed, partitions=partitions)
-        for actual_rows, expected_rows in zip(actual, expected, strict=True):
-            assert_same_rows(actual_rows, expected_rows)
+    actual = run_scenario(tmp_path / "local", "local", seed, partitions=(1, 3)[seed % 2])
+    for actual_rows, expected_rows in zip(actual, expected, strict=True):
+        assert_same_rows(actual_rows, expected_rows)
 
 
 OUTER = SECOND.replace(" JOIN ", " FULL JOIN ")
@@ -137,10 +136,9 @@ def test_results_of_a_new_input_equal_those_of_the_reference(tmp_path: Path, see
     #   c                  ├───▶   read by the second query only, and `delay` batches behind
     texts = (STORED_A, text)
     expected = run_scenario(tmp_path / "reference", "reference", seed, texts, delay, 9)
-    for partitions in (1, 3):
-        actual = run_scenario(tmp_path / f"local-{partitions}", "local", seed, texts, delay, 9, partitions=partitions)
-        for actual_rows, expected_rows in zip(actual, expected, strict=True):
-            assert_same_rows(actual_rows, expected_rows)
+    actual = run_scenario(tmp_path / "local", "local", seed, texts, delay, 9, partitions=(1, 3)[(seed + delay) % 2])
+    for actual_rows, expected_rows in zip(actual, expected, strict=True):
+        assert_same_rows(actual_rows, expected_rows)
 
 
 def test_new_rows_of_a_new_input_find_stored_rows(tmp_path: Path):
