@@ -92,7 +92,8 @@ class ResultWriter:
             self.emitted_rows[query] = self.emitted_rows.get(query, 0) + results.count_rows(query)
             if outcome.is_written:
                 written.append(query)
-            self.sink_files.setdefault(query, []).extend(outcome.files)
+            if outcome.files:
+                self.sink_files.setdefault(query, []).extend(outcome.files)
         for query in self._failures.messages:
             self.emitted_rows.pop(query, None)
         results.drop_queries([*written, *self._failures.messages])
@@ -128,21 +129,21 @@ class ResultWriter:
 
     def _write_to_sinks(self, queries: Sequence[int]) -> list[_SinkOutcome]:
         """Write the rows of queries to their sinks; requests to object stores run at the same time."""
-        remote = [query for query in queries if _is_remote(self._job.get_sinks(query))]
-        outcomes = dict(zip(remote, run_requests(self._try_to_write, remote), strict=True))
-        return [outcomes[query] if query in outcomes else self._try_to_write(query) for query in queries]
+        sinks = {query: self._job.get_sinks(query) for query in queries}
+        remote = [query for query, items in sinks.items() if _is_remote(items)]
+        outcomes = dict(zip(remote, run_requests(lambda query: self._try_to_write(query, sinks[query]), remote), strict=True))
+        return [outcomes[query] if query in outcomes else self._try_to_write(query, sinks[query]) for query in queries]
 
-    def _try_to_write(self, query: int) -> _SinkOutcome:
+    def _try_to_write(self, query: int, items: Sequence[QuerySink]) -> _SinkOutcome:
         try:
-            return self._write_to_sink(query)
+            return self._write_to_sink(query, items)
         except HeadraceError as error:
             return _SinkOutcome(failure=str(error))
         except Exception as problem:  # noqa: BLE001  whatever a sink raises fails the query that writes to it
             return _SinkOutcome(failure=f"writing to the sink failed: {describe_exception(problem)}")
 
-    def _write_to_sink(self, query: int) -> _SinkOutcome:
+    def _write_to_sink(self, query: int, items: Sequence[QuerySink]) -> _SinkOutcome:
         """Write a query's rows to those of its sinks that workers write to."""
-        items = self._job.get_sinks(query)
         written = [item.sink for item in items if item.sink.written_by_workers]
         is_written = len(written) == len(items)
         sinks = [] if self._job.trial else [sink for sink in written if not isinstance(sink, NoopSink)]

@@ -72,9 +72,11 @@ _CACHES: dict[tuple[str, str], WorkerCache] = {}
 
 def get_worker_cache(directory: str, checkpoint_id: str) -> WorkerCache:
     """Return the cache of a checkpoint; those of sessions that have ended are dropped after a while."""
-    cache = _CACHES.setdefault((directory, checkpoint_id), WorkerCache())
-    while len(_CACHES) > _MAX_CHECKPOINTS:
-        del _CACHES[next(iter(_CACHES))]
+    cache = _CACHES.get((directory, checkpoint_id))
+    if cache is None:  # asked for each query of a batch, and several times
+        cache = _CACHES.setdefault((directory, checkpoint_id), WorkerCache())
+        while len(_CACHES) > _MAX_CHECKPOINTS:
+            del _CACHES[next(iter(_CACHES))]
     return cache
 
 

@@ -111,8 +111,9 @@ def _find_bit_space(plan: LogicalQuery) -> _BitSpace:
 
 
 def _iter_free_bits(live: Iterable[LiveQuery], kind: _BitSpace) -> Iterator[int]:
+    """Yield the free bits, ascending; most batches ask for none, so the bits that are taken are collected with the first."""
     taken = {query.bit for query in live if _find_bit_space(query.plan) is kind}
-    return (bit for bit in count() if bit not in taken)
+    yield from (bit for bit in count() if bit not in taken)
 
 
 _FIRST_PART_ID = 1 << 40  # above all query ids

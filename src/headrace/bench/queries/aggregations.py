@@ -25,14 +25,16 @@ FIELD_MAX = 1_000
 ROWS_PER_SECOND = 1_000_000  # of event time: a ten-second window holds ten million rows
 
 
-def write_workload_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:
+def write_workload_files(
+    folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool, keys: int = WORKLOAD_KEYS
+) -> list[Path]:
     """Write rows from number `first` on as Arrow files, or as Parquet for engines that do not read Arrow."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     last = first + rows
     for number, start in enumerate(range(first, last, rows_per_file)):
         stop = min(start + rows_per_file, last)
-        table = generate("fields", 0, start, stop, rows_per_second=ROWS_PER_SECOND, keys=WORKLOAD_KEYS, field_max=FIELD_MAX)
+        table = generate("fields", 0, start, stop, rows_per_second=ROWS_PER_SECOND, keys=keys, field_max=FIELD_MAX)
         path = folder / f"{number:05d}.{'parquet' if parquet else 'arrow'}"
         if parquet:
             pq.write_table(table, path)
@@ -75,12 +77,14 @@ class PurchaseAggregations:
 class FieldAggregations:
     """The AStream aggregations: sum of a field by key, a random predicate, random windows of 1–10 s.
 
-    `divisible` lowers each slide to a divisor of its size; every engine supports such windows.
+    `divisible` lowers each slide to a divisor of its size; every engine supports such windows. `unit` is that of sizes and
+    slides, in seconds.
     """
 
     stream: str = "fields"
     seed: int = 7
     divisible: bool = False
+    unit: int = 1
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
@@ -95,7 +99,7 @@ class FieldAggregations:
             slide = rng.randint(1, size)
             slide = find_largest_divisor(size, slide) if self.divisible else slide
             yield build_window_aggregation(
-                f"q{number}", self.stream, ["key"], total, predicate, size * SECOND_US, slide * SECOND_US
+                f"q{number}", self.stream, ["key"], total, predicate, size * self.unit * SECOND_US, slide * self.unit * SECOND_US
             )
 
 

@@ -83,7 +83,8 @@ class SinkSet:
 
     def select_batch(self, batch: int) -> tuple[QuerySink, ...]:
         """Return the sinks that receive the rows of a batch."""
-        return tuple(item for item in self.items if item.takes_batch(batch))
+        taking = [item for item in self.items if item.takes_batch(batch)]
+        return self.items if len(taking) == len(self.items) else tuple(taking)
 
     def get(self, number: int) -> QuerySink:
         """Return a sink by its number; raises SinkError if there is none."""
