@@ -92,7 +92,8 @@ class ResultWriter:
             self.emitted_rows[query] = self.emitted_rows.get(query, 0) + results.count_rows(query)
             if outcome.is_written:
                 written.append(query)
-            self.sink_files.setdefault(query, []).extend(outcome.files)
+            if outcome.files:
+                self.sink_files.setdefault(query, []).extend(outcome.files)
         for query in self._failures.messages:
             self.emitted_rows.pop(query, None)
         results.drop_queries([*written, *self._failures.messages])
