@@ -36,6 +36,7 @@ from headrace.plan.derived import RowStream
 from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.plan_change import PlanBase, find_source
 from headrace.storage import container, documents
 from headrace.storage.locations import StorageOptions, open_store
 from headrace.storage.provider_environment import apply_provider_environment, read_provider_environment
@@ -186,6 +187,7 @@ class BatchJob:
     storage_options: StorageOptions = field(default_factory=dict)  # of object stores
     samples_load: bool = False  # whether reduce tasks find out where to divide their load
     storage_environment: Mapping[str, str] = field(default_factory=read_provider_environment, repr=False)  # of the driver
+    plan_bases: Mapping[str, PlanBase] = field(default_factory=dict)  # by plan: what it is stored as the difference to
     exchange: str = "files"  # how large shuffle blocks travel: as files of the checkpoint, or through Spark's shuffle
 
     @property
@@ -247,13 +249,29 @@ class BatchJob:
 
     def load_plan(self, path: str) -> LoadedPlan:
         """Return a stream plan of this checkpoint."""
-        plan: LoadedPlan = self._cache.load(path, self._read_record, LoadedPlan)
+        source, changes = find_source(path, self.plan_bases, self._cache.has)
+        if not changes:
+            return self._load_full_plan(path, source)
+        start = self._load_full_plan(source, source)
+        plan: LoadedPlan = self._cache.load(path, lambda _: start.change(run_requests(self._read_record, changes)))
+        return plan
+
+    def _load_full_plan(self, path: str, file: str) -> LoadedPlan:
+        """Return a plan that is loaded, or is in a file."""
+        plan: LoadedPlan = self._cache.load(path, lambda _: self._read_record(file), LoadedPlan)
         return plan
 
     def load_query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        query: LoadedQuery = self._cache.load(query_file_name(number), self._read_record, LoadedQuery.from_content)
-        return query
+        return self._cache.load_query(number, self._read_query)
+
+    def load_queries(self) -> dict[int, LoadedQuery]:
+        """Return all queries of the batch, by number."""
+        cache, read = self._cache, self._read_query
+        return {number: cache.load_query(number, read) for number in self.queries}
+
+    def _read_query(self, number: int) -> LoadedQuery:
+        return LoadedQuery.from_content(self._read_record(query_file_name(number)))
 
     def get_sinks(self, number: int) -> tuple[QuerySink, ...]:
         """Return the sinks that receive the rows of a query in this batch."""
@@ -280,15 +298,14 @@ class BatchJob:
     def prepare_cache(self) -> None:
         """Evict cached files that this batch does not refer to, and those of another attempt at it."""
         self._cache.begin_attempt(self.batch, self.attempt)
-        referenced = {
+        referenced: set[str | int] = {
             ref.file
             for refs in (self.aggregation_refs, self.join_buffer_refs, self.session_refs, self.segment_refs)
             for ref in refs
         }
-        referenced |= {
-            path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
-        }
-        referenced |= {self.sliding_join_plan_file, *map(query_file_name, self.queries)}
+        plans = {path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))}
+        referenced |= plans | {find_source(path, self.plan_bases, self._cache.has)[0] for path in plans}
+        referenced |= {self.sliding_join_plan_file, *self.queries}
         referenced |= {f"{ref.file}{_INDEXES}" for ref in self.segment_refs}
         self._cache.evict_except(referenced)
 

@@ -138,7 +138,7 @@ class _ReduceTask:
             reached = job.reach_times(self.max_event_times, (block.report for block in self.blocks))
         self.reached_times = dict(reached)
         self.origin = job.find_state_origin(partition)
-        self.queries = {q: job.load_query(q) for q in job.queries}
+        self.queries = job.load_queries()
         self.query_levels = (
             {number: job.get_level(query.plan) for number, query in self.queries.items()} if job.stream_levels else {}
         )

@@ -6,7 +6,7 @@ long as batches refer to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,9 @@ from headrace.engine.operators.selection import CellAssigner
 from headrace.model.expression import Call, Expression
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.planner.components import Component
+from headrace.planner.group_members import MemberTable
 from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.plan_change import PlanChange, apply_changes
 from headrace.planner.predicate_index import derive_dimensions
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, Subscriber
 
@@ -27,13 +29,13 @@ _MAX_CHECKPOINTS = 8
 
 
 class WorkerCache:
-    """Loaded files of one checkpoint, by file name."""
+    """Loaded files of one checkpoint, by file name; those of queries, which are many, by the number of the query."""
 
     def __init__(self) -> None:
         """Create an empty cache."""
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str | int, Any] = {}
         self._attempt = (-1, "")
-        self._loaded_in_attempt: set[str] = set()
+        self._loaded_in_attempt: set[str | int] = set()
 
     def begin_attempt(self, batch: int, attempt: str) -> None:
         """Forget what another attempt at the same batch loaded: the files that the driver wrote for it may differ by now."""
@@ -52,12 +54,20 @@ class WorkerCache:
             self._loaded[file] = content if prepare is None else prepare(content)
         return self._loaded[file]
 
+    def load_query(self, number: int, read: Callable[[int], LoadedQuery]) -> LoadedQuery:
+        """Return a query, read on first access."""
+        query: LoadedQuery | None = self._loaded.get(number)
+        if query is None:
+            self._loaded_in_attempt.add(number)
+            query = self._loaded[number] = read(number)
+        return query
+
     def has(self, file: str) -> bool:
         """Return whether a file is loaded."""
         return file in self._loaded
 
-    def evict_except(self, referenced: Container[str]) -> None:
-        """Evict all files but these.
+    def evict_except(self, referenced: Container[str | int]) -> None:
+        """Evict all files and queries but these.
 
         A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
         collector would traverse.
@@ -81,17 +91,40 @@ def get_worker_cache(directory: str, checkpoint_id: str) -> WorkerCache:
 
 
 class LoadedPlan:
-    """A stream plan with the cell assigners and query-set assigners of its operators."""
+    """A stream plan with the cell assigners and query-set assigners of its operators.
 
-    def __init__(self, plan: StreamPlan) -> None:
-        """Take a plan; its cell assigners initialize lazily."""
+    The plan after it takes over the operators that are the same, with their assigners (`change`).
+    """
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        table: MemberTable[Subscriber] | None = None,
+        assigners: Mapping[int, CellAssigner] | None = None,
+    ) -> None:
+        """Take a plan, and its known cell assigners by identity of the operator; they initialize lazily."""
         self.plan = plan
+        self._table: MemberTable[Subscriber] = MemberTable() if table is None else table
         self._unused: tuple[frozenset[int], frozenset[Expression]] | None = None
-        self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
+        known = assigners or {}
+        self.cell_assigners = {
+            id(operator): known.get(id(operator)) or CellAssigner(operator.predicate_index) for operator in plan.operators
+        }
         self.set_assigners = [
             QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
             for buffer in plan.join_buffers
         ]
+
+    def change(self, changes: Sequence[PlanChange]) -> LoadedPlan:
+        """Return the plan after some changes."""
+        changed, before = apply_changes(self.plan, changes, self._table), self.plan.operators
+        assigners = {}
+        for operator, origin in zip(changed.plan.operators, changed.origins, strict=True):
+            if origin is not None:
+                assigner = self.cell_assigners[id(before[origin])]
+                is_same = operator is before[origin]
+                assigners[id(operator)] = assigner if is_same else CellAssigner(operator.predicate_index, assigner)
+        return LoadedPlan(changed.plan, self._table, assigners)
 
     def find_unused(self, live: frozenset[int]) -> frozenset[Expression]:
         """Return the computed expressions that only queries outside `live` use: dimensions, keys, arguments of aggregates."""

@@ -65,6 +65,8 @@ class StatelessQuery:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
+        if len(self.branches) == 1:
+            return (self.branches[0].stream,)
         return tuple(dict.fromkeys(branch.stream for branch in self.branches))
 
 
@@ -103,6 +105,8 @@ class AggregateQuery:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
+        if len(self.branches) == 1:
+            return (self.branches[0].stream,)
         return tuple(dict.fromkeys(branch.stream for branch in self.branches))
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -109,17 +109,30 @@ def iter_atoms(predicate: Expression) -> Iterable[Atom]:
 
 def derive_dimensions(predicates: Iterable[Expression]) -> tuple[Dimension, ...]:
     """Return the dimensions that decide all the predicates, in a canonical order."""
+    return combine_dimensions(map(_list_dimensions, predicates))
+
+
+def combine_dimensions(parts: Iterable[Iterable[Dimension]]) -> tuple[Dimension, ...]:
+    """Return the dimensions that decide what each of the parts decides, in a canonical order."""
     cuts: dict[Expression, set[Boundary]] = {}
     booleans: dict[Expression, None] = {}
-    for predicate in predicates:
-        for atom in iter_atoms(predicate):
-            if isinstance(atom, BooleanAtom):
-                booleans[atom.expression] = None
+    for dimensions in parts:
+        for dimension in dimensions:
+            if dimension.boundaries is None:
+                booleans[dimension.expression] = None
             else:
-                bounds = (bound for span in atom.spans for bound in span if bound is not None)
-                cuts.setdefault(atom.expression, set()).update(bounds)
+                cuts.setdefault(dimension.expression, set()).update(dimension.boundaries)
     ordered = [Dimension(expression, tuple(sorted(bounds))) for expression, bounds in cuts.items()]
     return tuple(sorted([*ordered, *(Dimension(e, None) for e in booleans)], key=lambda d: str(d.expression)))
+
+
+def _list_dimensions(predicate: Expression) -> Iterator[Dimension]:
+    """Yield a dimension for each atom of a predicate."""
+    for atom in iter_atoms(predicate):
+        if isinstance(atom, BooleanAtom):
+            yield Dimension(atom.expression, None)
+        else:
+            yield Dimension(atom.expression, tuple(bound for span in atom.spans for bound in span if bound is not None))
 
 
 def evaluate_truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[npt.NDArray[np.int64]]) -> TruthCodes:
@@ -287,27 +300,63 @@ class CellSpans:
         return np.cumsum(steps[:-1]) > 0
 
 
-def build_predicate_index(predicates: Sequence[Expression], layout: CellLayout) -> PredicateIndex:
-    """Return the predicate index of the distinct predicates in a layout."""
-    distinct = tuple(dict.fromkeys(predicates))
-    if layout is CellLayout.PER_QUERY:
-        return PredicateIndex(distinct, tuple(Dimension(p, None) for p in distinct), layout)
-    return PredicateIndex(distinct, derive_dimensions(distinct), layout)
-
-
 def compute_grid_spans(selection: PredicateIndex) -> CellSpans:
     """Return the spans of every predicate over the complete grid."""
     if selection.layout is CellLayout.PER_QUERY:
         count = len(selection.predicates)
         return CellSpans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
+    return _evaluate_grid(selection, selection.predicates)
+
+
+def _evaluate_grid(selection: PredicateIndex, predicates: Iterable[Expression]) -> CellSpans:
     sizes = [d.segment_count for d in selection.dimensions]
     mesh = [m.astype(np.int64) for m in np.ix_(*(np.arange(s) for s in sizes))] if sizes else []
     spans_by_predicate = [
         _find_single_span(p, selection)
         or _find_true_runs(np.broadcast_to(evaluate_truth(p, selection.dimensions, mesh), sizes or (1,)))
-        for p in selection.predicates
+        for p in predicates
     ]
     return _pack_spans(spans_by_predicate, selection.cell_count)
+
+
+def extend_grid_spans(selection: PredicateIndex, before: PredicateIndex, spans: CellSpans) -> CellSpans:
+    """Return the spans over the complete grid, given those of a predicate index before a change.
+
+    If the cells are segments of one dimension, the spans of predicates in both are translated, and only new ones are evaluated.
+    A predicate is in both if it is one object.
+    """
+    translation = _translate_cells(before, selection)
+    if translation is None:
+        return compute_grid_spans(selection)
+    known = {id(predicate): number for number, predicate in enumerate(before.predicates)}
+    sources = np.array([known.get(id(predicate), -1) for predicate in selection.predicates], np.int64)
+    is_new = sources < 0
+    added = _evaluate_grid(selection, [selection.predicates[number] for number in np.flatnonzero(is_new).tolist()])
+    sources[is_new] = len(before.predicates) + np.arange(int(is_new.sum()))
+    all_offsets = np.concatenate([spans.offsets, spans.offsets[-1] + added.offsets[1:]])
+    firsts, counts = all_offsets[sources], (all_offsets[1:] - all_offsets[:-1])[sources]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    entries = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts) + np.repeat(firsts, counts)
+    lows, highs = np.concatenate([translation[spans.lows], added.lows]), np.concatenate([translation[spans.highs], added.highs])
+    return CellSpans(offsets, lows[entries], highs[entries], selection.cell_count)
+
+
+def _translate_cells(before: PredicateIndex, after: PredicateIndex) -> npt.NDArray[np.int64] | None:
+    """Return where the cells of a grid, and their end, are in another grid of the same dimension; None for other grids.
+
+    A boundary that only one of the two has is no edge of a span that both have.
+    """
+    if before.layout is not CellLayout.GRID or after.layout is not CellLayout.GRID:
+        return None
+    if before.dimensions == after.dimensions:
+        return np.arange(before.cell_count + 1)
+    if [d.expression for d in before.dimensions] != [d.expression for d in after.dimensions] or len(after.dimensions) != 1:
+        return None
+    old, new = before.dimensions[0].boundaries, after.dimensions[0].boundaries
+    if old is None or new is None:
+        return None
+    edges = [bisect.bisect_left(new, bound) + 1 for bound in old]
+    return np.array([0, *edges, len(new) + 1, len(new) + 2], np.int64)
 
 
 def compute_cell_spans(selection: PredicateIndex, cells: npt.NDArray[np.int64]) -> CellSpans:

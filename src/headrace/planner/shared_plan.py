@@ -8,8 +8,10 @@ previous plan.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeAlias
 
 from headrace.model.expression import Expression, column_names
 from headrace.model.record import record
@@ -20,9 +22,10 @@ from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
 from headrace.planner.components import Component, derive_branch_components
+from headrace.planner.group_members import Cluster, GroupMember, MemberTable, build_predicate_index
 from headrace.planner.join.window_join_plan import JoinOrderVersion, count_extra_shuffles, find_needed_columns, iter_buffer_keys
-from headrace.planner.operator_grouping import group_subscribers
-from headrace.planner.predicate_index import PredicateIndex, build_predicate_index
+from headrace.planner.operator_grouping import MemberGroup, group_members
+from headrace.planner.predicate_index import CellLayout, PredicateIndex
 from headrace.planner.query_bits import FormerBit
 from headrace.planner.slicing import derive_progressions
 from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
@@ -146,6 +149,9 @@ class StatelessRouter(SharedOperator):
     """Routes rows of stateless queries: a row is copied only to the queries that select it."""
 
 
+AnyOperator: TypeAlias = SharedAggregation | SessionAggregation | StatelessRouter
+
+
 @record("join-buffer")
 @dataclass(frozen=True, slots=True)
 class JoinBuffer:
@@ -192,27 +198,54 @@ class StreamPlan:
         return (*shared, *(member for buckets in self.join_buffers for member in buckets.subscribers))
 
     @property
-    def operators(self) -> tuple[SharedOperator, ...]:
+    def operators(self) -> tuple[AnyOperator, ...]:
         """All operators with a predicate index, in the order in which they process a row."""
         return (*self.aggregations, *self.sessions, *self.routers)
 
 
-def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: StreamStatistics = DEFAULT_STATISTICS) -> StreamPlan:
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanMemo:
+    """What planning a stream has derived, kept for its next plan: then only what has changed is planned.
+
+    A plan is equal with any memo, and has the subscribers and operators of the plan before where they are the same.
+    """
+
+    table: MemberTable[Subscriber] = field(default_factory=MemberTable)
+    subscribers: dict[int, tuple[LogicalQuery, int, tuple[Subscriber, ...]]] = field(default_factory=dict)
+    operators: dict[Cluster, tuple[MemberGroup[Subscriber], AnyOperator]] = field(default_factory=dict)
+
+    def list_members(self, stream: str, queries: Iterable[LiveQuery]) -> list[GroupMember[Subscriber]]:
+        """Return the branches of queries over a stream, by query."""
+        before = dict(self.subscribers)
+        self.subscribers.clear()
+        for query in queries:
+            known = before.get(query.id)
+            if known is None or known[0] is not query.plan or known[1] != query.since:
+                known = query.plan, query.since, tuple(_iter_subscribers(stream, query))
+            self.subscribers[query.id] = known
+        return self.table.find_members(chain.from_iterable(known[2] for known in self.subscribers.values()))
+
+    def build_operators(self, groups: Iterable[MemberGroup[Subscriber]]) -> list[AnyOperator]:
+        """Return an operator for each group: the one that was returned before if nothing of the group has changed."""
+        before = dict(self.operators)
+        self.operators.clear()
+        for group in groups:
+            known = before.get(group.cluster)
+            if known is None or known[0].members != group.members or known[0].layout is not group.layout:
+                known = group, build_operator(group.layout, group.members)
+            self.operators[group.cluster] = known
+        return [operator for _, operator in self.operators.values()]
+
+
+def plan_stream(
+    stream: str, queries: Iterable[LiveQuery], stats: StreamStatistics = DEFAULT_STATISTICS, memo: PlanMemo | None = None
+) -> StreamPlan:
     """Return the shared plan of one stream for a set of live queries."""
+    memo = PlanMemo() if memo is None else memo
     ordered = sorted(queries, key=lambda q: q.id)
-    subscribers = [subscriber for query in ordered for subscriber in _iter_subscribers(stream, query)]
-    aggregations, sessions, routers = [], [], []
-    for layout, group in group_subscribers(subscribers, stats):
-        group.sort(key=lambda subscriber: (subscriber.query_id, subscriber.branch))
-        predicate_index = build_predicate_index([subscriber.predicate for subscriber in group], layout)
-        positions = {predicate: i for i, predicate in enumerate(predicate_index.predicates)}
-        base = (predicate_index, tuple(group), tuple(positions[subscriber.predicate] for subscriber in group))
-        if group[0].window is None:
-            routers.append(StatelessRouter(*base))
-        elif isinstance(group[0].window, SessionWindow):
-            sessions.append(SessionAggregation(*base))
-        else:
-            aggregations.append(_plan_aggregation(*base))
+    members = memo.list_members(stream, ordered)
+    operators = memo.build_operators(group_members(members, stats))
+    memo.table.forget_others(member.subscriber for member in members)
     join_buffers = plan_join_buffers(stream, ordered)
     join_columns = [name for buffer in join_buffers for name in buffer.columns]
     join_columns += [name for buffer in join_buffers for m in buffer.subscribers for name in column_names(m.predicate)]
@@ -222,8 +255,44 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: StreamStatisti
         if isinstance(query.plan, SlidingJoinQuery)
         for name in _iter_sliding_join_columns(stream, query.plan)
     ]
-    needed = frozenset(name for m in subscribers for e in _iter_expressions(m) for name in column_names(e)).union(join_columns)
-    return StreamPlan(stream, tuple(aggregations), tuple(sessions), tuple(routers), join_buffers, needed, stats)
+    needed = frozenset(join_columns).union(*{member.columns for member in members})
+    return assemble_plan(stream, operators, join_buffers, needed, stats)
+
+
+def assemble_plan(
+    stream: str,
+    operators: Sequence[AnyOperator],
+    join_buffers: tuple[JoinBuffer, ...],
+    columns: frozenset[str],
+    stats: StreamStatistics,
+) -> StreamPlan:
+    """Return the plan with these operators."""
+    aggregations = tuple(operator for operator in operators if isinstance(operator, SharedAggregation))
+    sessions = tuple(operator for operator in operators if isinstance(operator, SessionAggregation))
+    routers = tuple(operator for operator in operators if isinstance(operator, StatelessRouter))
+    return StreamPlan(stream, aggregations, sessions, routers, join_buffers, columns, stats)
+
+
+def build_operator(layout: CellLayout, members: Sequence[GroupMember[Subscriber]]) -> AnyOperator:
+    """Return the operator that these members share, in the order of their positions; it depends on nothing else."""
+    predicates = dict.fromkeys(member.predicate for member in members)
+    numbers = {predicate: number for number, predicate in enumerate(predicates)}
+    subscribers = tuple(member.subscriber for member in members)
+    predicate_numbers = tuple(numbers[member.predicate] for member in members)
+    base = (build_predicate_index(tuple(predicates), layout), subscribers, predicate_numbers)
+    window = subscribers[0].window
+    if window is None:
+        return StatelessRouter(*base)
+    if isinstance(window, SessionWindow):
+        return SessionAggregation(*base)
+    distinct = {id(m.components): m.components for m in members}
+    needs = tuple(dict.fromkeys(need for components in distinct.values() for need in components))
+    positions = {need: i for i, need in enumerate(needs)}
+    places = {key: tuple(positions[need] for need in components) for key, components in distinct.items()}
+    windows = {id(m.subscriber.window): m.subscriber.window for m in members}
+    hops = {window for window in windows.values() if isinstance(window, HopWindow)}
+    component_numbers = tuple(places[id(member.components)] for member in members)
+    return SharedAggregation(*base, needs, component_numbers, derive_progressions(hops), max(hop.size for hop in hops))
 
 
 def plan_join_buffers(stream: str, queries: Iterable[LiveQuery]) -> tuple[JoinBuffer, ...]:
@@ -253,24 +322,6 @@ def plan_join_buffers(stream: str, queries: Iterable[LiveQuery]) -> tuple[JoinBu
     )
 
 
-def _plan_aggregation(
-    predicate_index: PredicateIndex, subscribers: tuple[Subscriber, ...], predicate_of: tuple[int, ...]
-) -> SharedAggregation:
-    windows = [m.window for m in subscribers if isinstance(m.window, HopWindow)]
-    needs = tuple(dict.fromkeys(need for m in subscribers for need in m.components))
-    positions = {need: i for i, need in enumerate(needs)}
-    component_positions = tuple(tuple(positions[need] for need in m.components) for m in subscribers)
-    return SharedAggregation(
-        predicate_index,
-        subscribers,
-        predicate_of,
-        needs,
-        component_positions,
-        derive_progressions(set(windows)),
-        max(w.size for w in windows),
-    )
-
-
 def _iter_subscribers(stream: str, query: LiveQuery) -> Iterable[Subscriber]:
     plan = query.plan
     if isinstance(plan, StatelessQuery):
@@ -296,11 +347,3 @@ def _iter_sliding_join_columns(stream: str, plan: SlidingJoinQuery) -> Iterable[
         yield from column_names(plan.inputs[index].predicate)
     for expression in (*plan.conditions, plan.predicate, *plan.output):
         yield from (name for number, name in map(split_joined_name, column_names(expression)) if number in input_indexes)
-
-
-def _iter_expressions(member: Subscriber) -> Iterable[Expression]:
-    yield member.predicate
-    yield from member.keys
-    yield from member.outputs
-    for need in member.components:
-        yield from need.args

@@ -50,7 +50,13 @@ def format_key_tuple(keys: Sequence[Expression]) -> str:
 
 def estimate_load(windows: Iterable[Window | None], keys: Sequence[Expression], stats: StreamStatistics) -> OperatorLoad:
     """Return the load of branches that share an operator; rows without slices count as one slice per second."""
-    steps = derive_progressions({w for w in windows if isinstance(w, HopWindow)})
+    return estimate_progression_load(derive_progressions({w for w in windows if isinstance(w, HopWindow)}), keys, stats)
+
+
+def estimate_progression_load(
+    steps: Iterable[tuple[int, int]], keys: Sequence[Expression], stats: StreamStatistics
+) -> OperatorLoad:
+    """Return the load of an operator whose slices have these edges."""
     return OperatorLoad(stats.rate, sum(_MICROS_PER_SECOND / step for _, step in steps) or 1.0, stats.count_distinct_keys(keys))
 
 

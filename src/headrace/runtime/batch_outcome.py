@@ -216,7 +216,7 @@ def _retire_state(state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tup
     for stream in state.streams.values():
         if len(stream.epochs) > 1:
             epochs.retire_epochs(stream, state.plans, marks)
-    state.plans = {name: state.plans[name] for name in state.plan_files()}
+    state.drop_unused_plans()
     kept = {epoch.number for stream in state.streams.values() for epoch in stream.epochs}
     state.aggregation_refs = tuple(ref for ref in state.aggregation_refs if ref.epoch in kept)
     state.join_buffer_refs = tuple(ref for ref in state.join_buffer_refs if ref.epoch in kept)

@@ -38,7 +38,7 @@ from headrace.planner.changelog import collect_unnested_streams, compute_query_l
 from headrace.planner.join.row_storage import RowStoragePlanner, find_fetched_inputs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_cost import JoinStatistics
-from headrace.planner.shared_plan import LiveQuery, StreamPlan
+from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend, get_max_map_tasks, measure_parallelism
@@ -56,6 +56,7 @@ from headrace.runtime.partition_scaling import PartitionLoad, PartitionScaler, P
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer
 from headrace.runtime.sink_publication import SWEEP_INTERVAL, SinkPublisher
 from headrace.runtime.sink_queue import NeededFiles
+from headrace.runtime.stream_plans import StreamPlanner, read_plans
 from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
@@ -111,6 +112,7 @@ class Coordinator:
         self.sources = AttachedSources(checkpoint)
         self.publisher = SinkPublisher(checkpoint, self.command_queue, self.sources)
         self.live_queries: dict[int, LiveQuery] = {}
+        self.planner = StreamPlanner(checkpoint.store)
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(window_joins), SlidingJoinOptimizer(options=sliding_joins))
         self.late_materialization = late_materialization
         self.sliding_join_plan: SlidingJoinPlan | None = None
@@ -319,7 +321,7 @@ class Coordinator:
             live = epochs.apply_commands(state, self.live_queries, entry.commands, is_shared=entry.sharing != "none")
             self._write_new_queries(state, live)
             epochs.update_join_orders(state, live, entry.join_orders)
-            epochs.replan_streams(state, live, self._plan_row_storage(state, live), partial(self._write_plan, state))
+            self.planner.replan_streams(state, live, self._plan_row_storage(state, live))
             sliding_join_plan = sliding_join_epochs.replan_sliding_joins(
                 state, live, self.sliding_join_plan, entry, partial(documents.put_record, self.checkpoint.store)
             )
@@ -427,6 +429,7 @@ class Coordinator:
             directory=self.checkpoint.location,
             storage_options=self.checkpoint.options,
             streams={name: s.make_job() for name, s in state.streams.items()},
+            plan_bases=state.plan_bases,
             queries=tuple(query.id for query in state.live_queries()),
             aggregation_refs=state.aggregation_refs,
             session_refs=state.session_refs,
@@ -487,7 +490,7 @@ class Coordinator:
         needed, is_logged = referenced - self.state.query_files() - deleted, self.unfinished_entry is not None
         self.checkpoint.check_files(self.state.batch, needed, self.state.is_known_query_file, logged=is_logged)
         self.checkpoint.sweep(self.state.batch, referenced)
-        self.state.plans = {name: documents.get_record(store, name) for name in self.state.plan_files()}
+        self.state.plans = read_plans(store, self.state)
         if self.state.sliding_join_plan_file:
             self.sliding_join_plan = documents.get_record(store, self.state.sliding_join_plan_file)
         if self.unfinished_entry is not None:
@@ -540,7 +543,8 @@ class Coordinator:
             if sibling is not None and hasattr(source, "prune"):
                 state.position = self.state.streams[sibling].position
             isolated = EngineState(next_epoch=self.state.next_epoch, streams={stream.name: state})
-            epochs.replan_streams(isolated, {}, RowStoragePlanner(), partial(self._write_plan, self.state))
+            self.planner.replan_streams(isolated, {}, RowStoragePlanner())
+            self.state.plans |= isolated.plans
             state.source_files = self.sources.list_files(stream.name)
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
@@ -578,10 +582,6 @@ class Coordinator:
         sources = [getattr(source, "close", None) for source in self.sources.values()]
         closing = [close for close in sources if close is not None]
         run_all_steps([*closing, self.optimizers.sliding_joins.close, self.result_packer.close, self.publisher.close])
-
-    def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
-        state.plans[name] = plan
-        documents.put_record(self.checkpoint.store, name, plan)
 
     def _write_new_queries(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
         for query in state.live_queries():

@@ -21,6 +21,7 @@ from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import Schema
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.plan_change import PlanBase, list_plan_files
 from headrace.planner.query_bits import FormerBit
 from headrace.planner.shared_plan import Backfill, StreamPlan
 from headrace.sql import Catalog
@@ -166,6 +167,7 @@ class EngineState:
     They belong to a query, by number, or to a stream as its dead letters, by name.
     """
     writer: str = ""  # the session that committed the manifest
+    plan_bases: dict[str, PlanBase] = field(default_factory=dict)  # of the plans that are stored as differences, by file
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
@@ -243,6 +245,16 @@ class EngineState:
         """Return the file names of the current plans and of the plans of epochs with open windows."""
         return {name for s in self.streams.values() for name in (s.plan, *(epoch.plan for epoch in s.epochs)) if name}
 
+    def drop_unused_plans(self) -> None:
+        """Drop the plans of epochs that have ended, and the bases that no other plan needs."""
+        needed = self._stored_plan_files()
+        self.plans = {name: self.plans[name] for name in self.plan_files()}
+        self.plan_bases = {name: base for name, base in self.plan_bases.items() if name in needed}
+
+    def _stored_plan_files(self) -> set[str]:
+        """Return the files of the plans in use, with those that they are stored as differences to."""
+        return {file for plan in self.plan_files() for file in list_plan_files(plan, self.plan_bases)}
+
     def current_plans(self) -> list[StreamPlan]:
         """Return the current plan of every stream."""
         return [self.plans[stream.plan] for stream in list(self.streams.values())]
@@ -271,7 +283,7 @@ class EngineState:
         paths |= {self.sliding_join_plan_file} if self.sliding_join_plan_file else set()
         paths |= {file.key for file in (*self.results.files, *self.deliveries)}
         paths |= {file for stream in self.streams.values() for file in stream.source_files}
-        return paths | self.plan_files() | self.query_files() | {get_udf_key(tag) for tag in self.udfs.all_tags}
+        return paths | self._stored_plan_files() | self.query_files() | {get_udf_key(tag) for tag in self.udfs.all_tags}
 
 
 def describe_stream(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:

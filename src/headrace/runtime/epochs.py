@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.connectors import query_sink_from_json, sink_set_from_json
-from headrace.engine.batch_job import Epoch
 from headrace.errors import CheckpointError, HeadraceError
 from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, last_window_start
@@ -20,17 +19,12 @@ from headrace.planner.changelog import (
     root_query_id,
     split_query,
 )
-from headrace.planner.join.row_storage import RowStoragePlanner
 from headrace.planner.join.window_join_plan import JoinOrderVersion, get_written_order
-from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
-from headrace.planner.statistics import build_statistics
+from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import sliding_join_epochs
 from headrace.runtime.commands import AddQuery, AddSink, Command, DropStream, RemoveQuery, RemoveSink
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState
 from headrace.sql import bind_query
-from headrace.storage.store import make_attempt_key
-
-StreamPlanWriter = Callable[[str, StreamPlan], None]
 
 
 def next_epoch_start(seen: int) -> int:
@@ -182,33 +176,6 @@ def update_join_orders(state: EngineState, live: dict[int, LiveQuery], chosen: M
         versions = derive_join_orders(query, new, seen, state.watermark_of(query.plan.streams))
         live[number] = replace(query, order_versions=versions)
         state.queries[number].join_order_versions = versions
-
-
-def replan_streams(
-    state: EngineState, live: Mapping[int, LiveQuery], storage: RowStoragePlanner, write: StreamPlanWriter
-) -> None:
-    """Start a new epoch on every stream whose live queries, or whose best row storage, changed.
-
-    `write` stores a plan under its file name.
-    """
-    for stream in state.streams.values():
-        readers = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
-        planned = (*(live[q].signature for q in readers), *storage.list_signatures())
-        is_unchanged, current = bool(stream.epochs) and planned == stream.planned, state.plans.get(stream.plan)
-        if is_unchanged and (current is None or not storage.is_open(current, state.batch)):
-            continue
-        queries = [live[q] for q in readers]
-        plan = plan_stream(stream.stream.name, queries, build_statistics(stream.rate, stream.keys))
-        plan = storage.plan_storage(plan, queries, current)
-        if is_unchanged and current is not None and plan.join_buffers == current.join_buffers:
-            continue
-        number, start = state.next_epoch, next_epoch_start(stream.seen)
-        state.next_epoch += 1
-        stream.plan = make_attempt_key("plans", f"{stream.number:04d}-{number:08d}", ".plan")
-        write(stream.plan, plan)
-        kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch without rows is replaced
-        stream.epochs = (*kept, Epoch(number, start, stream.plan))
-        stream.planned = planned
 
 
 def retire_epochs(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Mapping[int, int]) -> None:

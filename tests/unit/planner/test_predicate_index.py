@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -15,13 +16,19 @@ from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
-from headrace.planner.predicate_index import CellLayout, build_predicate_index, compute_grid_spans, derive_dimensions
+from headrace.planner.group_members import SharedPredicate, build_predicate_index
+from headrace.planner.predicate_index import CellLayout, PredicateIndex, compute_grid_spans, derive_dimensions
 from headrace.sql import Catalog, bind_query
 from support.examples import scale_examples
 
 SCHEMA = Schema.parse("x INT, y DOUBLE, s STRING, d DECIMAL(10,2), b BOOLEAN, big BIGINT, f FLOAT, day DATE, time TIMESTAMP")
 CATALOG = Catalog((Stream("t", SCHEMA, "time"),))
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def build_index(predicates: Sequence[Expression], layout: CellLayout) -> PredicateIndex:
+    distinct = dict.fromkeys(predicates)
+    return build_predicate_index([SharedPredicate(each, derive_dimensions((each,))) for each in distinct], layout)
 
 
 def parse_predicate(text: str) -> Expression:
@@ -62,7 +69,7 @@ def test_every_layout_assigns_rows_to_cells_of_the_predicates_that_hold(
     texts: list[str], found: list[dict[str, object]], layout: CellLayout
 ) -> None:
     wanted = [parse_predicate(text) for text in texts]
-    index = build_predicate_index(wanted, layout)
+    index = build_index(wanted, layout)
     if layout is CellLayout.GRID and index.cell_count > 1 << 16:
         return
     batch = RowBatch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
@@ -80,13 +87,13 @@ def test_predicates_on_equivalent_expressions_share_a_dimension() -> None:
 
 
 def test_cells_of_no_query_are_not_covered() -> None:
-    index = build_predicate_index([parse_predicate("x < 2"), parse_predicate("x > 5")], CellLayout.GRID)
+    index = build_index([parse_predicate("x < 2"), parse_predicate("x > 5")], CellLayout.GRID)
     #            <2    2..5    >5    NULL
     assert compute_grid_spans(index).find_covered_cells().tolist() == [True, False, True, False]
 
 
 def test_many_range_predicates_on_a_column_need_one_dimension() -> None:
-    index = build_predicate_index([parse_predicate(f"x > {i}") for i in range(500)], CellLayout.GRID)
+    index = build_index([parse_predicate(f"x > {i}") for i in range(500)], CellLayout.GRID)
     assert len(index.dimensions) == 1
     assert index.cell_count == 502
 
@@ -95,5 +102,5 @@ def test_many_range_predicates_on_a_column_need_one_dimension() -> None:
     ("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])]
 )
 def test_spans_of_simple_predicates(text: str, spans: list[tuple[int, int]]) -> None:
-    index = build_predicate_index([parse_predicate("x = 2"), parse_predicate(text)], CellLayout.GRID)
+    index = build_index([parse_predicate("x = 2"), parse_predicate(text)], CellLayout.GRID)
     assert compute_grid_spans(index).get_spans(len(index.predicates) - 1) == spans

@@ -26,6 +26,7 @@ from headrace.planner.predicate_index import (
     PredicateIndex,
     compute_cell_spans,
     compute_grid_spans,
+    extend_grid_spans,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -48,16 +49,19 @@ class CellAssignment:
 
 
 class CellAssigner:
-    """Assigns the rows of batches to the cells of a predicate index; built once for each epoch."""
+    """Assigns the rows of batches to the cells of a predicate index; built once for each operator."""
 
-    def __init__(self, selection: PredicateIndex) -> None:
-        """Take a predicate index; all derived values are computed lazily."""
+    def __init__(self, selection: PredicateIndex, before: CellAssigner | None = None) -> None:
+        """Take a predicate index; all derived values are computed lazily. `before` is that of the operator before a change."""
         self.predicate_index = selection
+        known = None if before is None else before.__dict__.get("spans")
+        self._before = None if before is None or known is None else (before.predicate_index, known)
 
     @cached_property
     def spans(self) -> CellSpans:
         """The spans of all predicates over the whole grid."""
-        return compute_grid_spans(self.predicate_index)
+        before, self._before = self._before, None
+        return compute_grid_spans(self.predicate_index) if before is None else extend_grid_spans(self.predicate_index, *before)
 
     @cached_property
     def wanted_cells(self) -> npt.NDArray[np.bool_]:
