@@ -321,7 +321,7 @@ PLANTED_BUGS = (
     PlantedBug("the partitions of the state are not recorded", _OUTCOME, "    state.state_map = state.partition_map\n", ""),
     PlantedBug(
         "a new epoch drops the epochs before it",
-        "runtime/epochs.py",
+        "runtime/stream_plans.py",
         "kept = tuple(e for e in stream.epochs if e.start < start)",
         "kept = tuple(e for e in stream.epochs if e.start < start)[:-1]",
     ),

@@ -48,6 +48,7 @@ TEXTS = st.builds(
     st.integers(10, 14),
 )
 STATISTICS = (StreamStatistics(), StreamStatistics(rate=64), StreamStatistics(key_counts=(("k", 2),)))
+Constants = tuple[str, int, int]
 Step = tuple[list[str], list[int], StreamStatistics]
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
     st.tuples(st.lists(TEXTS, max_size=3), st.lists(st.integers(0, 30), max_size=3), st.sampled_from(STATISTICS)), max_size=8
@@ -94,6 +95,30 @@ def test_a_plan_by_difference_is_the_plan_made_anew(steps: list[Step], is_loaded
             worker, missed = worker.change(missed), []
             assert worker.plan == plan
             check_assigners(worker)
+
+
+OF_ONE_COLUMN = st.tuples(st.sampled_from(PREDICATES[:7]), st.integers(0, 99), st.integers(100, 140))
+
+
+@given(st.lists(OF_ONE_COLUMN, min_size=1), st.lists(st.tuples(OF_ONE_COLUMN, st.integers(0, 9)), min_size=1, max_size=4))
+def test_spans_of_known_predicates_are_translated(first: list[Constants], steps: list[tuple[Constants, int]]) -> None:
+    """One dimension, whose segments come and go with the constants of its predicates."""
+    queries = [LiveQuery(n, "", bind_predicate(constants)) for n, constants in enumerate(first)]
+    memo = PlanMemo()
+    plan = plan_stream("p", queries, memo=memo)
+    worker = LoadedPlan(store(plan))
+    check_assigners(worker)
+    for number, (constants, removed) in enumerate(steps, len(first)):
+        new = LiveQuery(number, "", bind_predicate(constants))
+        queries = [*queries[: removed % len(queries)], *queries[removed % len(queries) + 1 :], new]
+        before, plan = plan, plan_stream("p", queries, memo=memo)
+        worker = worker.change([store(describe_change(before, plan))])
+        check_assigners(worker)
+
+
+def bind_predicate(constants: Constants) -> AnyQuery:
+    predicate, low, high = constants
+    return bind(SHAPES[0].format(predicate.format(low, high)))
 
 
 def make_fields_queries(count: int) -> list[LiveQuery]:
@@ -143,6 +168,7 @@ def count_work_of_one_query(live: int, counts: WorkCounts) -> tuple[dict[str, in
     spans = [worker.get_cell_assigner(operator).spans for operator in worker.plan.operators]
     work = counts.take()
     assert worker.plan == third
+    check_assigners(worker)
     assert [len(each.offsets) for each in spans] == [len(each.predicate_index.predicates) + 1 for each in third.operators]
     return work, len(text)
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from lives import Killed, SessionHarness, read_columns
 
+from headrace.engine.batch_job import query_file_name
 from headrace.engine.worker_cache import _CACHES
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
@@ -16,8 +17,10 @@ def count_epochs(harness: SessionHarness) -> int:
     return len(harness.session._coordinator.state.streams["s"].epochs)
 
 
-def cached_files(harness: SessionHarness) -> dict[str, object]:
-    return next(cache._loaded for (directory, _), cache in _CACHES.items() if directory == str(harness.directory.absolute()))
+def cached_files(harness: SessionHarness) -> list[str]:
+    """Return the names of the cached files; queries are cached by their number."""
+    caches = (cache for (directory, _), cache in _CACHES.items() if directory == str(harness.directory.absolute()))
+    return [query_file_name(key) if isinstance(key, int) else key for key in next(caches)._loaded]
 
 
 def count_files(harness: SessionHarness, folder: str) -> int:
