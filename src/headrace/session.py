@@ -28,6 +28,7 @@ from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
 from headrace.query import Query, QueryRecord, QueryRegistry, check_sinks, display_session, find_schema, list_streams
@@ -75,6 +76,8 @@ class Session(ReportingSession):
         sliding_target: str = "probes",
         sliding_budget: int | None = None,
         sliding_sharing: bool = True,
+        join_slices: str = "auto",
+        join_slices_bytes: int = DEFAULT_JOIN_SLICES.max_bytes,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -101,6 +104,8 @@ class Session(ReportingSession):
         - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
           "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
           with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
+        - `join_slices`: whether joins in TUMBLE and HOP windows keep pairs for later windows: "auto" (where that costs less),
+          "kept", or "found" (in each window); those kept take up to `join_slices_bytes` of each worker process.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -131,7 +136,12 @@ class Session(ReportingSession):
             self.checkpoint = self._checkpoint = opening.finish()
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, sliding_joins)
             self._cleanup.appendleft(self._coordinator.close)
-            self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
+            self._coordinator.limits = RunLimits(
+                QueryBudget.parse(budget),
+                max_text_bytes,
+                max_batch_seconds,
+                JoinSliceOptions.parse(join_slices, join_slices_bytes),
+            )
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)
             self._coordinator.command_queue.settings = changes
             self._allows_functions = functions

@@ -421,7 +421,7 @@ def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str,
             partitions=settings.partitions,
             standby=settings.standby,
             **settings.file.changes,
-            **settings.file.sliding_joins.to_arguments(),
+            **settings.file.get_join_arguments(),
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None

@@ -33,12 +33,13 @@ from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
+from headrace.engine.joins.kept_pairs import name_segment
 from headrace.engine.joins.routing import Address, BufferAddress, StoreAddress, make_key_selector, take_share
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.sliding_join import SlidingJoinLevel
 from headrace.engine.joins.state_store import JoinStateStore
-from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
+from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel, list_first_steps
 from headrace.engine.load_sampling import KeyedInput, find_split_hash
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
@@ -147,6 +148,7 @@ class _ReduceTask:
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
         self.outbox = Outbox(partition, job.partition_map)
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
+        self.pair_keeper = job.make_pair_keeper(partition, self.level)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
         self.store_counts: dict[int, StoreCounts] = {}
@@ -173,6 +175,7 @@ class _ReduceTask:
             self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
+        report.pair_counts = self.pair_keeper.counts
         report.sink_files, report.store_counts = self.result_writer.sink_files, self.store_counts
         counts = Counter[str]()
         for block in self.blocks:
@@ -277,7 +280,8 @@ class _ReduceTask:
     def _make_buffer_slice(self, ref: StateRef, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
         buffer = self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
         translation = self._find_translation(ref.stream, ref.epoch, ref.operator)
-        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows, translation)
+        name = name_segment(ref.file, ref.index) if ref.file else rows
+        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, name, rows, translation)
 
     def _find_translation(self, stream: str, epoch: int, operator: int) -> BitTranslation | None:
         """Return the translation from the bits in a join buffer of an epoch to those of now; None if no bit has moved."""
@@ -301,9 +305,12 @@ class _ReduceTask:
         joiners = self.job.list_joiners()
         closing_ends = find_closing_joins(self.job, joiners, self.max_event_times, self.reached_times)
         levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
+        starting = [joiner for joiner in joiners if levels[joiner.live.id] == self.level]
+        bits = (joiner.bit for joiner in starting)
+        self.pair_keeper.begin_batch(list_first_steps(starting), bits, self.job.partitions)
         for first_level in sorted(set(levels.values())):
             level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
-            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output)
+            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output, self.pair_keeper)
             with blame("window join", (joiner.live.id for joiner in level_joiners), self.failures):
                 if first_level == self.level and closing_ends:
                     buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
@@ -500,13 +507,17 @@ class _ReduceTask:
         buffers: list[RowSegment] = []
         buffer_refs: list[StateRef] = []
         promote = ShuffleFilePromoter(self.job.store)
-        for buffer_ref, rows in compact_buffers(retained):
+        merged_parts: dict[RowSegment, list[RowSegment]] = {}
+        names = {buffer_slice.rows: buffer_slice.name for *_, buffer_slice in self.buffers}
+        for buffer_ref, rows in compact_buffers(retained, merged_parts):
             buffer_refs.append(
                 promote(buffer_ref)
                 if buffer_ref.file
                 else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes, rows=rows.row_count)
             )
             buffers += [] if buffer_ref.file else [rows]
+            parts = [names[part] for part in merged_parts.get(rows, [rows])]
+            self.pair_keeper.rename_segments(parts, name_segment(buffer_refs[-1].file, buffer_refs[-1].index))
         self._write_file(PartitionState(partials, open_runs, buffers, self.new_segments), task_rows)
         return (
             refs,

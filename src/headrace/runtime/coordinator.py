@@ -28,6 +28,7 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.partition_map import PartitionMap
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
@@ -68,12 +69,14 @@ _LOG = logging.getLogger("headrace")
 class RunLimits:
     """Limits of a session for each micro-batch: the budget of queries without one of their own, and those of all queries.
 
-    `max_text_bytes` is for a text that an expression makes; 0 `max_batch_seconds` are unlimited.
+    `max_text_bytes` is for a text that an expression makes; 0 `max_batch_seconds` are unlimited; `join_slices` limits the pairs
+    that joins keep.
     """
 
     budget: QueryBudget = DEFAULT_BUDGET
     max_text_bytes: int = DEFAULT_TEXT_BYTES
     max_batch_seconds: float = DEFAULT_BATCH_SECONDS
+    join_slices: JoinSliceOptions = DEFAULT_JOIN_SLICES
 
 
 class PreparedBatch(NamedTuple):
@@ -439,6 +442,7 @@ class Coordinator:
             budgets={query.id: query.budget for query in state.live_queries() if query.budget is not None},
             max_text_bytes=self.limits.max_text_bytes,
             max_seconds=self.limits.max_batch_seconds,
+            join_slices=self.limits.join_slices,
             clock=entry.clock,
             unnested_streams=collect_unnested_streams(live.values()),
             sink_sets={query.id: sink_set_from_json(query.sink) for query in state.live_queries() if is_sink_set(query.sink)},

@@ -1,8 +1,8 @@
 """Run headrace through its public API: one session, one shared pipeline, a result callback for each query.
 
-Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "partitions" and "exchange" as in `Session`,
-"interval" the minimum seconds between micro-batches, those of `SparkDeployment`, and "sharing". With "sharing" = "none", for
-ablation, every query has a session of its own, and so a scan, a pipeline and a checkpoint; all of them use one Spark.
+Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "join_slices", "partitions" and "exchange" as in
+`Session`, "interval" the minimum seconds between micro-batches, those of `SparkDeployment`, and "sharing". With "sharing" =
+"none", for ablation, every query has a session of its own, and so a scan, a pipeline and a checkpoint; all of them use one Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _THETA_WARM_UP_ROWS = 2_000  # every row may be compared with every other one
 _DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
 _TOPIC_ROWS_PER_BATCH = 5_000_000  # of stored input, which is all available: about a second of work
 _SHARING = ("all", "none")
-_SESSION_OPTIONS = ("sliding_plan", "sliding_target", "sliding_sharing", "partitions", "exchange")
+_SESSION_OPTIONS = ("sliding_plan", "sliding_target", "sliding_sharing", "join_slices", "partitions", "exchange")
 _STATUS_POLL_S = 0.2  # seconds
 _LIVE_TIMEOUT_S = 120.0
 

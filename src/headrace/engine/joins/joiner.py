@@ -25,7 +25,8 @@ JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 class Joiner:
     """Joins the windows of one live query along `path`: its first leaf and its steps.
 
-    `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix.
+    `residuals` are the residual predicates of the steps, `column_types` the joined columns. Queries share the steps of a common
+    path prefix.
     """
 
     def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
@@ -37,8 +38,8 @@ class Joiner:
         self.chain = chain
         self.residuals = tuple(node.residual for node in iter_join_nodes(tree))
         self.path: JoinPath = (self.chain.first_leaf, *self.chain.steps)
-        self._column_types = {column.name: column.type for column in live.plan.joined_columns}
-        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
+        self.column_types = {column.name: column.type for column in live.plan.joined_columns}
+        self.column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
         plan = live.plan
         output = OutputSpec(plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span, plan.inputs[0].window)
         self.finished = FinishedQuery(live.id, live.bit, output)
@@ -56,9 +57,13 @@ class Joiner:
         last = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
         return last if last > before else None
 
+    def count_overlaps(self, leaves: Iterable[WindowJoinLeaf]) -> float:
+        """Return the number of windows that a pair of rows of these leaves is in at most."""
+        return min(self.plan.inputs[leaf.input_index].window.size for leaf in leaves) / self.ends.step
+
     def make_empty_table(self, inputs: Iterable[int]) -> JoinTable:
         """Return an empty table with the columns of these inputs."""
-        types = ((name, kind) for name, kind in self._column_types.items() if split_joined_name(name)[0] in inputs)
+        types = ((name, kind) for name, kind in self.column_types.items() if split_joined_name(name)[0] in inputs)
         return JoinTable({name: ChunkedColumn([pa.array([], kind)]) for name, kind in types}, 0)
 
 
