@@ -62,7 +62,7 @@ _NO_PLACES = np.empty(0, np.int32)
 _INDEX_ROW, _LOOK_UP_ROW, _MATCH_ROW, _FIND_PAIR, _READ_PAIR = 15, 17, 3, 45, 6
 
 
-class StoredRows(Protocol):
+class BufferedRows(Protocol):
     """Rows of a join buffer in this partition (`window_join.BufferSlice`)."""
 
     @property
@@ -81,7 +81,7 @@ class StoredRows(Protocol):
 class LeafPart:
     """A segment of which a round has rows: all of them, or those of `row_ids`; `first` is the place of the first one."""
 
-    stored: StoredRows
+    stored: BufferedRows
     row_ids: npt.NDArray[np.int64] | None
     first: int
 
@@ -94,7 +94,7 @@ class JoinSide:
     """
 
     buffer: BufferName
-    stored: Sequence[StoredRows]
+    stored: Sequence[BufferedRows]
     parts: Sequence[LeafPart]
     row_count: int
     sets: QueryBitmaps
@@ -369,7 +369,10 @@ def _pair_rows(
 def _select_pairs(
     parts: Sequence[tuple[tuple[RowIds, RowIds], _PlaceRange, _PlaceRange]], sets: QueryBitmaps, build_sets: QueryBitmaps
 ) -> Iterator[RowPairs]:
-    """Yield the pairs whose rows have places and query-sets that intersect there, a bounded number at a time."""
+    """Yield the pairs whose rows have places and query-sets that intersect there, a bounded number at a time.
+
+    They are in the order of probe rows, whose columns are then read in order, for each query again.
+    """
     size = min(MAX_PAIRS, sum(len(ids) for (ids, _), _, _ in parts))
     count = 0
     for (ids, build_ids), (base, places), (build_base, build_places) in parts:
@@ -394,7 +397,7 @@ def _select_pairs(
                 pair_sets,
             )
             if count == size:
-                yield RowPairs(rows, build_rows, pair_sets)
+                yield RowPairs(*pair_kernels.order_pairs(rows, build_rows, pair_sets))
                 count = 0
     if count:
-        yield RowPairs(rows[:count], build_rows[:count], pair_sets[:count])
+        yield RowPairs(*pair_kernels.order_pairs(rows[:count], build_rows[:count], pair_sets[:count]))

@@ -128,3 +128,27 @@ def select_pairs(
             out_others[count] = other
             count += 1
     return count, at
+
+
+@_jit
+def order_pairs(rows, others, sets):
+    """Return the pairs in the order of rows; they stay as they are where rows are few in a wide range."""
+    if rows.size < 2:
+        return rows, others, sets
+    low = rows.min()
+    span = rows.max() - low + 1
+    if span > 8 * rows.size:
+        return rows, others, sets
+    places = np.zeros(span + 1, np.int64)
+    for row in rows:
+        places[row - low + 1] += 1
+    for i in range(span):
+        places[i + 1] += places[i]
+    ordered_rows, ordered_others, ordered_sets = np.empty_like(rows), np.empty_like(others), np.empty_like(sets)
+    for i in range(rows.size):
+        place = places[rows[i] - low]
+        places[rows[i] - low] += 1
+        ordered_rows[place] = rows[i]
+        ordered_others[place] = others[i]
+        ordered_sets[place] = sets[i]
+    return ordered_rows, ordered_others, ordered_sets
