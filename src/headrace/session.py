@@ -28,6 +28,7 @@ from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import OwnershipLostError, SessionError
 from headrace.logging import label_logs
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, BudgetInput, QueryBudget, parse_own_budget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.late_materialization import LateMaterialization
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.types import Schema
@@ -79,6 +80,8 @@ class Session(ReportingSession):
         sliding_sharing: bool = True,
         window_joins: WindowJoinInput = None,
         late_materialization: str = "auto",
+        join_slices: str = "auto",
+        join_slices_bytes: int = DEFAULT_JOIN_SLICES.max_bytes,
         budget: BudgetInput = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
@@ -110,6 +113,8 @@ class Session(ReportingSession):
           "planning_steps": 100_000}.
         - `late_materialization`: rows that window joins join by several attributes are stored once, and fetched when they are
           joined: "always", "never", or "auto" (where it costs less).
+        - `join_slices`: whether joins in TUMBLE and HOP windows keep pairs for later windows: "auto" (where that costs less),
+          "kept", or "found" (in each window); those kept take up to `join_slices_bytes` of each worker process.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -142,7 +147,12 @@ class Session(ReportingSession):
             plans = sliding_joins, planning, LateMaterialization.parse(late_materialization)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, *plans)
             self._cleanup.appendleft(self._coordinator.close)
-            self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
+            self._coordinator.limits = RunLimits(
+                QueryBudget.parse(budget),
+                max_text_bytes,
+                max_batch_seconds,
+                JoinSliceOptions.parse(join_slices, join_slices_bytes),
+            )
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)
             self._coordinator.command_queue.settings = changes
             self._allows_functions = functions

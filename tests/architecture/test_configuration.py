@@ -125,6 +125,7 @@ def list_session_file_keys() -> dict[str, dict[str, str]]:
             **dict.fromkeys(("checkpoint", "rows_per_batch", "master", "partitions", "storage", "window_joins"), NO_DEFAULT),
             "functions": "true",
             "late_materialization": "auto",
+            **dict.fromkeys(("join_slices", "join_slices_bytes"), NO_DEFAULT),
             **dict.fromkeys(session_file._CHANGE_KEYS, NO_DEFAULT),
         },
         "Keys of sliding_joins": {"plan": "auto", "target": "probes", "budget": NO_DEFAULT, "sharing": "true"},

@@ -421,9 +421,7 @@ def _run_until_error(settings: RunSettings, console: Console) -> tuple[dict[str,
             partitions=settings.partitions,
             standby=settings.standby,
             **settings.file.changes,
-            late_materialization=settings.file.late_materialization,
-            **settings.file.sliding_joins.to_arguments(),
-            window_joins=settings.file.window_joins,
+            **settings.file.get_join_arguments(),
             **settings.spark.to_arguments(),
         )
     error: HeadraceError | None = None

@@ -152,9 +152,7 @@ def command(
             partitions=chosen_partitions or (session_file.partitions if session_file else None),
             standby=standby,
             **(session_file.changes if session_file else {}),
-            late_materialization=session_file.late_materialization if session_file else "auto",
-            **(session_file.sliding_joins.to_arguments() if session_file else {}),
-            window_joins=session_file.window_joins if session_file else None,
+            **(session_file.get_join_arguments() if session_file else {}),
             **spark,
         )
         address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"

@@ -9,6 +9,8 @@
     max_waiting_changes = 1_000       # optional: query changes that may wait; further ones wait for room, or are refused
     change_timeout = 10               # optional: seconds for which they wait for room
     late_materialization = "auto"     # optional: always, never, or auto (by cost): rows of window joins are stored once
+    join_slices = "auto"              # optional: whether TUMBLE and HOP joins keep pairs for later windows: auto, kept or found
+    join_slices_bytes = 268_435_456   # optional: bytes that these may take in each worker process
     functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [storage]                         # optional: options of object stores; credentials are better in the environment
@@ -86,6 +88,7 @@ from headrace.connectors import SINK_KINDS, Sink, Source, parse_sink
 from headrace.connectors.source_options import REQUIRED_OPTIONS, SOURCE_OPTIONS, open_source
 from headrace.errors import HeadraceError, SinkError
 from headrace.model.budget import QueryBudget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.late_materialization import LateMaterialization
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
@@ -104,6 +107,7 @@ _TOP_KEYS: _KeyTypes = {
     "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "partitions": (int, str), "functions": (bool,),
     "changes_per_batch": (int,), "change_delay": (int, float), "max_waiting_changes": (int,), "change_timeout": (int, float),
     "late_materialization": (str,), "window_joins": (dict,), "sliding_joins": (dict,), "spark": (dict,),
+    "join_slices": (str,), "join_slices_bytes": (int,),
     "streams": (dict,), "queries": (dict,), "storage": (dict,),
 }  # fmt: skip
 _CHANGE_KEYS: Mapping[str, Any] = {  # in the order of the fields of `ChangeSettings`, with the defaults
@@ -194,6 +198,12 @@ class SessionFile:
     window_joins: Mapping[str, Any] = field(default_factory=dict)
     """How joins in TUMBLE and HOP windows are planned: an argument of `Session`."""
     late_materialization: LateMaterialization = LateMaterialization.AUTO
+    join_slices: JoinSliceOptions = DEFAULT_JOIN_SLICES
+
+    def get_join_arguments(self) -> dict[str, Any]:
+        """Return the options of joins as the arguments of `Session`."""
+        window_joins = {"window_joins": self.window_joins, "late_materialization": self.late_materialization}
+        return {**self.sliding_joins.to_arguments(), **window_joins, **self.join_slices.to_arguments()}
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -225,6 +235,7 @@ class SessionFile:
             _parse_sliding_joins(top),
             _parse_window_joins(top),
             _parse_late_materialization(top),
+            _parse_join_slices(top),
         )
 
     def make_sinks(self, query: QueryEntry, out: str | None) -> tuple[Sink, ...]:
@@ -337,6 +348,15 @@ def _parse_change_settings(top: _TomlTable) -> dict[str, Any]:
     except HeadraceError as error:
         raise HeadraceError(f"session file '{top.file}': {error.message}", hint=error.hint) from error
     return given
+
+
+def _parse_join_slices(top: _TomlTable) -> JoinSliceOptions:
+    mode, max_bytes = top.get("join_slices", "auto"), top.get("join_slices_bytes", DEFAULT_JOIN_SLICES.max_bytes)
+    try:
+        return JoinSliceOptions.parse(mode, max_bytes)
+    except HeadraceError as error:
+        key = error.message.removeprefix("invalid setting ").partition("=")[0]
+        raise top.make_error(key, f"is {top.get(key)!r}", hint=error.hint) from error
 
 
 def _parse_sliding_joins(top: _TomlTable) -> SlidingJoinOptions:

@@ -18,6 +18,8 @@ from headrace.connectors import OutputPlace, PendingFile, QuerySink, SinkSet, Sk
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner
+from headrace.engine.joins.kept_pairs import PairCounts
+from headrace.engine.joins.pair_keeper import PairKeeper
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import RoutedRows
 from headrace.engine.joins.sampling import RelationSample
@@ -27,6 +29,7 @@ from headrace.engine.operators.sessions import SessionRuns
 from headrace.engine.repartition import StateOrigin, find_origin
 from headrace.engine.worker_cache import LoadedPlan, LoadedQuery, WorkerCache, get_worker_cache
 from headrace.model.budget import DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.partition_map import PartitionMap
 from headrace.model.record import record
 from headrace.model.stream import Stream
@@ -181,6 +184,7 @@ class BatchJob:
     budgets: Mapping[int, QueryBudget] = field(default_factory=dict)  # of queries with a budget of their own
     max_text_bytes: int = DEFAULT_TEXT_BYTES
     max_seconds: float = 0.0  # of the whole batch; 0 is unlimited
+    join_slices: JoinSliceOptions = DEFAULT_JOIN_SLICES
     clock: int = 0  # when the batch was planned, in microseconds since 1970
     worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
     sink_sets: Mapping[int, SinkSet] = field(default_factory=dict)  # of queries with several sinks, or whose sinks have changed
@@ -323,6 +327,10 @@ class BatchJob:
         """Return rows of a join buffer from a state file, or from a shuffle block that was promoted to state."""
         content: PartitionState | ShuffleBlock = self._cache.load(ref.file, self._read_container)
         return content.join_rows[ref.index].rows if isinstance(content, ShuffleBlock) else content.join_buffers[ref.index]
+
+    def make_pair_keeper(self, partition: int, level: int) -> PairKeeper:
+        """Return what keeps the pairs of window joins of a partition at a level in this worker."""
+        return PairKeeper(self._cache.kept_pairs, self.join_slices, partition, level, self.batch)
 
     def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
         """Return the plan of the sliding joins; the job must have one."""
@@ -473,6 +481,7 @@ class ReduceReport:
     """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
     `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
+    `pair_counts` is the work of window joins by keys.
     `sink_files` holds the files that were written to sinks, by query; `result_files` and `delivery_files` are in the checkpoint.
     `input_rows` counts the rows of shuffle blocks, and of results that are rows of a stream, by kind of operator.
     `split_hash` is the hash that divides the load of the partition best; None if all of it has one hash.
@@ -491,6 +500,7 @@ class ReduceReport:
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     store_counts: dict[int, StoreCounts] = field(default_factory=dict)
+    pair_counts: PairCounts = field(default_factory=PairCounts)
     sink_files: dict[int, list[PendingFile]] = field(default_factory=dict)
     input_rows: dict[str, int] = field(default_factory=dict)
     split_hash: int | None = None

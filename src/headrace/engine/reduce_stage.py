@@ -32,14 +32,14 @@ from headrace.engine.compute.columns import combine_chunks, from_numbers, to_num
 from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
-from headrace.engine.joins.joiner import Joiner
+from headrace.engine.joins.kept_pairs import name_segment
 from headrace.engine.joins.routing import Address, BufferAddress, StoreAddress, make_key_selector, take_share
 from headrace.engine.joins.row_fetch import HomeRows
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.sliding_join import SlidingJoinLevel
 from headrace.engine.joins.state_store import JoinStateStore
-from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
+from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel, find_closing_joins, list_first_steps
 from headrace.engine.load_sampling import KeyedInput, find_split_hash
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
@@ -148,6 +148,7 @@ class _ReduceTask:
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
         self.outbox = Outbox(partition, job.partition_map)
         self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
+        self.pair_keeper = job.make_pair_keeper(partition, self.level)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
         self.store_counts: dict[int, StoreCounts] = {}
@@ -174,6 +175,7 @@ class _ReduceTask:
             self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
+        report.pair_counts = self.pair_keeper.counts
         report.sink_files, report.store_counts = self.result_writer.sink_files, self.store_counts
         counts = Counter[str]()
         for block in self.blocks:
@@ -278,7 +280,8 @@ class _ReduceTask:
     def _make_buffer_slice(self, ref: StateRef, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
         buffer = self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
         translation = self._find_translation(ref.stream, ref.epoch, ref.operator)
-        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows, translation)
+        name = name_segment(ref.file, ref.index) if ref.file else rows
+        return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, name, rows, translation)
 
     def _find_translation(self, stream: str, epoch: int, operator: int) -> BitTranslation | None:
         """Return the translation from the bits in a join buffer of an epoch to those of now; None if no bit has moved."""
@@ -301,16 +304,15 @@ class _ReduceTask:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
         closing_ends = find_closing_joins(self.job, joiners, self.max_event_times, self.reached_times)
-        home_rows = HomeRows(joiners, closing_ends)
-        if self.level == 0:
-            home_rows.add_slices(self.buffers)
-        else:
-            home_rows.add_forwarded(self.task_input.messages, self.job.load_buffered_rows)
+        home_rows = HomeRows(joiners, closing_ends, () if self.level else self.buffers)
+        home_rows.add_forwarded(self.task_input.messages, self.job.load_buffered_rows)
         home_rows.forward(self.outbox, self.level)
         levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
+        starting = [joiner for joiner in joiners if levels[joiner.live.id] == self.level]
+        self.pair_keeper.begin_batch(list_first_steps(starting), (joiner.bit for joiner in starting), self.job.partitions)
         for first_level in sorted(set(levels.values())):
             level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
-            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output, home_rows)
+            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output, home_rows, self.pair_keeper)
             with blame("window join", (joiner.live.id for joiner in level_joiners), self.failures):
                 if first_level == self.level and closing_ends:
                     buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
@@ -509,13 +511,17 @@ class _ReduceTask:
         buffers: list[RowSegment] = []
         buffer_refs: list[StateRef] = []
         promote = ShuffleFilePromoter(self.job.store)
-        for buffer_ref, rows in compact_buffers(retained):
+        merged_parts: dict[RowSegment, list[RowSegment]] = {}
+        names = {buffer_slice.rows: buffer_slice.name for *_, buffer_slice in self.buffers}
+        for buffer_ref, rows in compact_buffers(retained, merged_parts):
             buffer_refs.append(
                 promote(buffer_ref)
                 if buffer_ref.file
                 else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes, rows=rows.row_count)
             )
             buffers += [] if buffer_ref.file else [rows]
+            parts = [names[part] for part in merged_parts.get(rows, [rows])]
+            self.pair_keeper.rename_segments(parts, name_segment(buffer_refs[-1].file, buffer_refs[-1].index))
         self._write_file(PartitionState(partials, open_runs, buffers, self.new_segments), task_rows)
         return (
             refs,
@@ -559,22 +565,6 @@ class _ReduceTask:
             for window, since, watermark in self.retention_windows[id(operator)]
         )
         return any(end is not None and end > watermark for end, watermark in ends)
-
-
-def find_closing_joins(
-    job: BatchJob, joiners: Sequence[Joiner], max_event_times: Mapping[str, int], reached_times: Mapping[str, int]
-) -> dict[int, tuple[int, int]]:
-    """Return (watermark before the batch, end of the last window) for each join with windows that may close."""
-    closing_ends = {}
-    for joiner in joiners:
-        streams = joiner.plan.streams
-        before = job.watermark_of(streams, job.get_reached_times())
-        after = job.next_watermark_of(streams, reached_times)
-        newest_time = max(max_event_times[name] for name in (*streams, *job.declared_streams_of(streams)))
-        last_end = None if MIN_TIME in (newest_time, after) else joiner.find_last_end(before, after, newest_time)
-        if last_end is not None:
-            closing_ends[joiner.live.id] = (before, last_end)
-    return closing_ends
 
 
 def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa.RecordBatch]]) -> list[tuple[int, ShuffleBlock]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.connectors import SinkSet, sink_set_from_json
 from headrace.engine.joins.joiner import Joiner, build_joiners
+from headrace.engine.joins.kept_pairs import KeptPairStore
 from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
 from headrace.engine.operators.query_sets import QuerySetAssigner
 from headrace.engine.operators.selection import CellAssigner
@@ -36,6 +37,7 @@ class WorkerCache:
         self._loaded: dict[str | int, Any] = {}
         self._attempt = (-1, "")
         self._loaded_in_attempt: set[str | int] = set()
+        self.kept_pairs = KeptPairStore()
 
     def begin_attempt(self, batch: int, attempt: str) -> None:
         """Forget what another attempt at the same batch loaded: the files that the driver wrote for it may differ by now."""

@@ -56,8 +56,8 @@ class SlidingJoinOptions:
         if not isinstance(is_shared, bool):
             raise SessionError(f"invalid setting sliding_sharing={is_shared!r}", hint="choose True or False")
         return SlidingJoinOptions(
-            _parse_choice(PlanSearch, "sliding_plan", search),
-            _parse_choice(PlanTarget, "sliding_target", target),
+            parse_choice(PlanSearch, "sliding_plan", search),
+            parse_choice(PlanTarget, "sliding_target", target),
             math.inf if budget is None else float(budget),
             is_shared,
         )
@@ -72,7 +72,8 @@ class SlidingJoinOptions:
         }
 
 
-def _parse_choice(choices: type[_EnumT], setting: str, text: str) -> _EnumT:
+def parse_choice(choices: type[_EnumT], setting: str, text: str) -> _EnumT:
+    """Return the member with this text; raises SessionError if there is none."""
     try:
         return choices(text)
     except ValueError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from headrace.connectors import Position
 from headrace.engine.batch_job import MapReport, ReduceReport, StoreCounts
+from headrace.engine.joins.kept_pairs import PairCounts
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery, LogicalQuery
@@ -94,6 +95,9 @@ class BatchFigures:
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
     operators: Mapping[tuple[str, int], OperatorFigures] = field(default_factory=dict)
     stores: Mapping[tuple[int, int], StoreCounts] = field(default_factory=dict)
+    window_pairs: Mapping[int, PairCounts] = field(default_factory=dict)
+    """The pairs of joins in TUMBLE and HOP windows, by partition."""
+
     components: Mapping[str, float] = field(default_factory=dict)
     """Seconds of all tasks together by component; their sum is the work of the tasks, however many ran at a time."""
 
@@ -167,6 +171,15 @@ def collect_store_counts(state: EngineState, reports: Sequence[ReduceReport]) ->
     for report in reports:
         for store, store_counts in report.store_counts.items():
             counts[store, report.partition].add(store_counts)
+    return dict(counts)
+
+
+def collect_pair_counts(reports: Sequence[ReduceReport]) -> dict[int, PairCounts]:
+    """Return the pairs of joins in TUMBLE and HOP windows by partition, where there are any look-ups or pairs."""
+    counts: dict[int, PairCounts] = defaultdict(PairCounts)
+    for report in reports:
+        if report.pair_counts.has_work:
+            counts[report.partition].add(report.pair_counts)
     return dict(counts)
 
 

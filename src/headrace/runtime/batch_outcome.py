@@ -18,6 +18,7 @@ from headrace.runtime.batch_figures import (
     BatchFigures,
     LagCounter,
     collect_operator_figures,
+    collect_pair_counts,
     collect_store_counts,
     collect_stream_figures,
     sum_component_seconds,
@@ -88,6 +89,7 @@ def record_outcome(
             streams=collect_stream_figures(before, state, entry, map_reports, count_lag),
             operators=collect_operator_figures(state, live, reports),
             stores=collect_store_counts(state, reports),
+            window_pairs=collect_pair_counts(reports),
             components=sum_component_seconds(map_reports, reports),
         ),
     )

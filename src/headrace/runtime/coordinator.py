@@ -28,14 +28,15 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.join_slices import DEFAULT_JOIN_SLICES, JoinSliceOptions
 from headrace.model.late_materialization import LateMaterialization
 from headrace.model.partition_map import PartitionMap
 from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.window_join_options import WindowJoinOptions
 from headrace.plan.window_join import WindowJoinQuery
-from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
-from headrace.planner.join.row_storage import RowStoragePlanner, find_fetched_inputs
+from headrace.planner.changelog import collect_unnested_streams, compute_stream_depths, root_query_id
+from headrace.planner.join.row_storage import RowStoragePlanner, count_window_levels, find_fetched_inputs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery
@@ -72,12 +73,14 @@ _LOG = logging.getLogger("headrace")
 class RunLimits:
     """Limits of a session for each micro-batch: the budget of queries without one of their own, and those of all queries.
 
-    `max_text_bytes` is for a text that an expression makes; 0 `max_batch_seconds` are unlimited.
+    `max_text_bytes` is for a text that an expression makes; 0 `max_batch_seconds` are unlimited; `join_slices` limits the pairs
+    that joins keep.
     """
 
     budget: QueryBudget = DEFAULT_BUDGET
     max_text_bytes: int = DEFAULT_TEXT_BYTES
     max_batch_seconds: float = DEFAULT_BATCH_SECONDS
+    join_slices: JoinSliceOptions = DEFAULT_JOIN_SLICES
 
 
 class PreparedBatch(NamedTuple):
@@ -434,15 +437,7 @@ class Coordinator:
             aggregation_refs=state.aggregation_refs,
             session_refs=state.session_refs,
             join_buffer_refs=state.join_buffer_refs,
-            extra_shuffles=max(
-                [
-                    sliding_join_levels,
-                    *(
-                        query.extra_shuffles + len(fetched_inputs.get(query.id, ())) + compute_query_level(query.plan, nesting)
-                        for query in live.values()
-                    ),
-                ]
-            ),
+            extra_shuffles=max(sliding_join_levels, count_window_levels(live.values(), nesting, fetched_inputs)),
             stream_levels=nesting,
             order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
             join_bits={query.id: query.bit for query in live.values() if isinstance(query.plan, WindowJoinQuery)},
@@ -459,6 +454,7 @@ class Coordinator:
             budgets={query.id: query.budget for query in state.live_queries() if query.budget is not None},
             max_text_bytes=self.limits.max_text_bytes,
             max_seconds=self.limits.max_batch_seconds,
+            join_slices=self.limits.join_slices,
             clock=entry.clock,
             unnested_streams=collect_unnested_streams(live.values()),
             sink_sets={query.id: sink_set_from_json(query.sink) for query in state.live_queries() if is_sink_set(query.sink)},

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from headrace.engine.batch_job import StoreCounts
+from headrace.engine.joins.kept_pairs import PairCounts
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
 from headrace.plan.logical import AggregateQuery, LogicalQuery
@@ -235,7 +236,8 @@ def make_label(number: int) -> str:
 class TotalFigures:
     """Seconds by step, by map task and by partition; rows by operator; and the state after the last batch by operator.
 
-    `stores` has the work at the stores of sliding joins by number and partition, as long as they have rows.
+    `stores` has the work at the stores of sliding joins by number and partition, as long as they have rows;
+    `window_pairs` the pairs of joins in TUMBLE and HOP windows by partition.
     """
 
     step_seconds: dict[str, float] = field(default_factory=dict)
@@ -247,6 +249,7 @@ class TotalFigures:
     state_rows: Counter[OperatorKey] = field(default_factory=Counter)
     stores: dict[tuple[int, str], StoreCounts] = field(default_factory=dict)
     store_totals: dict[str, StoreCounts] = field(default_factory=dict)
+    window_pairs: dict[str, PairCounts] = field(default_factory=dict)
 
     def copy(self) -> TotalFigures:
         """Return an independent copy."""
@@ -283,6 +286,8 @@ class TaskTotals:
             for place, counts in labelled.items():
                 counts.add(totals.stores.get(place, StoreCounts()))
             totals.stores = labelled
+            for partition, pairs in report.figures.window_pairs.items():
+                totals.window_pairs.setdefault(make_label(partition), PairCounts()).add(pairs)
 
     def read(self) -> TotalFigures:
         """Return the totals so far."""

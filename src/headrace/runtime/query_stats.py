@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from headrace.connectors import Range
 from headrace.engine.batch_job import StoreCounts
+from headrace.engine.joins.kept_pairs import PairCounts
 from headrace.errors import SessionError
 from headrace.planner.cost import (
     CostBreakdown,
@@ -105,7 +106,15 @@ class SessionStatistics:
         )
         queries = (engine.state.queries[number] for number in engine.live_queries)
         notes = [f"query {query.name}: {query.note}" for query in queries if query.note]
-        return "\n".join([text, *notes, *self._explain_store_counts(), *explain_partition_map(engine.state.partition_map)])
+        return "\n".join(
+            [
+                text,
+                *notes,
+                *self._explain_store_counts(),
+                *self._explain_pairs(),
+                *explain_partition_map(engine.state.partition_map),
+            ]
+        )
 
     def count_store_work(self) -> dict[int, dict[str, StoreCounts]]:
         """Return the work at each store of sliding joins by partition, since the session was opened or the store had rows."""
@@ -130,6 +139,17 @@ class SessionStatistics:
                 f"  store {store} of {names[store]}: {total.rows_in:,} rows in, {total.probes:,} probes, {total.pairs:,} pairs, "
                 f"{total.matches:,} matches, {total.delayed:,} delayed · most pairs in partition {busiest}: "
                 f"{by_partition[busiest].pairs:,}"
+            )
+
+    def _explain_pairs(self) -> Iterator[str]:
+        """Yield a line with the work of joins in TUMBLE and HOP windows, if there was any."""
+        total = PairCounts()
+        for counts in self.read_totals().window_pairs.values():
+            total.add(counts)
+        if total.has_work:
+            yield (
+                f"pairs of joins in TUMBLE and HOP windows, since the session was opened: {total.found:,} found by "
+                f"{total.look_ups:,} look-ups, {total.kept:,} kept from earlier windows"
             )
 
     def render_graph(self, form: str) -> str:

@@ -219,6 +219,15 @@ class _MetricsCollector:
             for partition, store_counts in totals.store_totals.items():
                 work.add_metric([partition], getattr(store_counts, figure))
             yield work
+        for figure, text in (
+            ("look_ups", "Rows, or keys of rows, that joins in TUMBLE and HOP windows looked up."),
+            ("found", "Pairs of equal keys that these joins found."),
+            ("kept", "Pairs that they had kept from earlier windows, and read."),
+        ):
+            pairs = CounterMetricFamily(f"headrace_window_join_{figure}", text, labels=["partition"])
+            for partition, pair_counts in totals.window_pairs.items():
+                pairs.add_metric([partition], getattr(pair_counts, figure))
+            yield pairs
         unread = GaugeMetricFamily("headrace_stream_lag_rows", "Rows not read yet, where the source knows.", labels=["stream"])
         for name, lag in statistics.count_lag().items():
             unread.add_metric([name], lag)

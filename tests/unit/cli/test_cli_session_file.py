@@ -42,6 +42,8 @@ def load_refused(tmp_path: Path, text: str) -> str:
             "checkpoints = 'x'\n" + STREAM + QUERY,
             "keys: checkpoint, rows_per_batch, master, partitions, functions, changes_per_batch, change_delay, ",
         ),
+        ("join_slices = 'some'\n" + STREAM + QUERY, "'join_slices' in .* is 'some'\nhint: choose one of: auto, kept, found"),
+        ("join_slices_bytes = -1\n" + STREAM + QUERY, "'join_slices_bytes' in .* is -1"),
         ("[sliding_joins]\nplans = 3\n" + STREAM + QUERY, "unknown key 'sliding_joins.plans'"),
         ("[window_joins]\nblocks = 3\n" + STREAM + QUERY, "unknown setting 'blocks' of window_joins"),
         ("[window_joins]\nblock_inputs = 1\n" + STREAM + QUERY, "invalid setting block_inputs=1 of window_joins"),

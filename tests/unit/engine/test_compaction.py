@@ -13,7 +13,8 @@ import pytest
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StateRef
 from headrace.engine.joins.routing import BufferAddress, RoutedRows
 from headrace.engine.joins.segment import RowSegment
-from headrace.engine.joins.segment_compaction import SegmentExtent, ShuffleFilePromoter, compact_buffers, group_segments
+from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
+from headrace.engine.joins.segment_groups import SegmentExtent, group_segments
 from headrace.model.partition_map import PartitionMap
 from headrace.storage import container
 from headrace.storage.posix import PosixStore

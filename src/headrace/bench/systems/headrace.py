@@ -1,7 +1,7 @@
 """Run headrace through its public API: one session, one shared pipeline, a result callback for each query.
 
-Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "late_materialization", "partitions" and
-"exchange" as in `Session`, "window_joins", too, "interval" the minimum seconds between micro-batches, and those of
+Options: "rows_per_batch", "sliding_plan", "sliding_target", "sliding_sharing", "join_slices", "late_materialization",
+"partitions", "exchange" and "window_joins" as in `Session`, "interval" the minimum seconds between micro-batches, and those of
 `SparkDeployment`. For ablation: with "sharing" = "none" every query has a session of its own, and so a scan, a pipeline and a
 checkpoint; all of them use one Spark. "grouping", "reordering" and "optimizer" (both) = false switch planning of joins in TUMBLE
 and HOP windows off. The settings of a run tell under "ablation" what was switched off.
@@ -47,7 +47,15 @@ _DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late
 _TOPIC_ROWS_PER_BATCH = 5_000_000  # of stored input, which is all available: about a second of work
 _SHARING = ("all", "none")
 _SWITCHES = ("grouping", "reordering", "optimizer")
-_SESSION_OPTIONS = ("sliding_plan", "sliding_target", "sliding_sharing", "late_materialization", "partitions", "exchange")
+_SESSION_OPTIONS = (
+    "sliding_plan",
+    "sliding_target",
+    "sliding_sharing",
+    "join_slices",
+    "late_materialization",
+    "partitions",
+    "exchange",
+)
 _STATUS_POLL_S = 0.2  # seconds
 _LIVE_TIMEOUT_S = 120.0
 

@@ -171,7 +171,7 @@ def open_file_session(file: SessionFile, backend: str, spark: SparkOptions, chec
     """
     rows = file.rows_per_batch or ROWS_PER_BATCH
     options = {"functions": file.functions, "storage_options": file.storage, **file.changes}
-    options |= file.sliding_joins.to_arguments() | {"window_joins": file.window_joins} | spark.to_arguments()
+    options |= file.get_join_arguments() | spark.to_arguments()
     session = Session(checkpoint, backend=backend, rows_per_batch=rows, partitions=file.partitions, **options)
     try:
         for stream in file.streams:

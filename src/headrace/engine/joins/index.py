@@ -105,7 +105,7 @@ def concat_pairs(parts: Sequence[RowPairs]) -> RowPairs:
     return RowPairs(*(np.concatenate([getattr(pairs, name) for pairs in parts]) for name in ("probe_ids", "build_ids", "sets")))
 
 
-def _view_read_only(array: _MaybeArrayT) -> _MaybeArrayT:
+def view_read_only(array: _MaybeArrayT) -> _MaybeArrayT:
     """Return a view that cannot be written: stored arrays cannot, new ones can, and numba compiles a version for each mix."""
     if array is None or not array.flags.writeable:
         return array
@@ -122,8 +122,8 @@ def find_pairs(
     in_order = candidates.order is not None and row_count * _ORDERING_FRACTION >= len(build_sets)
     if in_order:
         build_sets = build_sets[candidates.order]
-    order, build_sets = _view_read_only(candidates.order), _view_read_only(build_sets)
-    times, insert_batches = _view_read_only(limits.times), _view_read_only(limits.insert_batches)
+    order, build_sets = view_read_only(candidates.order), view_read_only(build_sets)
+    times, insert_batches = view_read_only(limits.times), view_read_only(limits.insert_batches)
     size = min(MAX_PAIRS, candidates.pair_count + 1)  # all pairs, and the kernel still has room when it has found the last one
     row = place = 0
     while row < row_count:

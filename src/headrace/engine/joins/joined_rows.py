@@ -151,13 +151,15 @@ class JoinedRows:
 
     def take_columns(self, row_ids: Integers) -> JoinedRows:
         """Return the columns of the rows at `row_ids`, for output: the rows have neither query-sets nor delta masks."""
-        return JoinedRows([selection.take(row_ids) for selection in self.selections], np.empty((len(row_ids), 0), np.uint64))
+        is_identity = len(row_ids) == self.row_count and bool((row_ids == np.arange(len(row_ids))).all())
+        selections = self.selections if is_identity else [selection.take(row_ids) for selection in self.selections]
+        return JoinedRows(list(selections), np.empty((len(row_ids), 0), np.uint64))
 
     def restrict_sets(self, sets: QueryBitmaps) -> JoinedRows:
         """Return the rows with these query-sets, without the rows whose query-set is empty."""
-        alive = join_kernels.find_live_rows(sets)
-        if alive.size == self.row_count:
+        if join_kernels.are_rows_live(sets):
             return JoinedRows(self.selections, sets, self.delta_mask)
+        alive = join_kernels.find_live_rows(sets)
         return self.take(alive, sets[alive])
 
     def pair_with(

@@ -36,8 +36,8 @@ class Joiner:
     """Joins the windows of one live query along `path`: its first leaf and its steps.
 
     The inputs of `plan` are numbered by their positions on the path: queries with a common prefix have the same columns there.
-    `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix. `fetched_inputs` are
-    those whose columns may have to be fetched after the last step.
+    `residuals` are the residual predicates of the steps, `column_types` the joined columns. Queries share the steps of a common
+    path prefix. `fetched_inputs` are those whose columns may have to be fetched after the last step.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Joiner:
         self.chain, self.path = chain, chain.path
         self.fetched_inputs = tuple(sorted(order.index(index) for index in fetched_inputs))
         self.residuals = tuple(node.residual for node in iter_join_nodes(plan.tree))
-        self._column_types = {column.name: column.type for column in plan.joined_columns}
-        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
+        self.column_types = {column.name: column.type for column in plan.joined_columns}
+        self.column_types |= {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
         window = live.plan.inputs[0].window
         base = (plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span)
         output = OutputSpec(*base, group_level if plan.grouping else 0, window)
@@ -84,7 +84,7 @@ class Joiner:
 
     def list_output_types(self, index: int) -> dict[str, pa.DataType]:
         """Return the types of the columns of the stream of an input that are needed to finish rows."""
-        return {name: self._column_types[f"{index}.{name}"] for name in find_output_columns(self.plan, index)}
+        return {name: self.column_types[f"{index}.{name}"] for name in find_output_columns(self.plan, index)}
 
     def find_home(self, index: int) -> tuple[str, int]:
         """Return the stream and the slot of the home buffer that rows of an input are fetched from."""
@@ -97,9 +97,13 @@ class Joiner:
         last = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
         return last if last > before else None
 
+    def count_overlaps(self, leaves: Iterable[WindowJoinLeaf]) -> float:
+        """Return the number of windows that a pair of rows of these leaves is in at most."""
+        return min(self.plan.inputs[leaf.input_index].window.size for leaf in leaves) / self.ends.step
+
     def make_empty_table(self, inputs: Iterable[int]) -> JoinTable:
         """Return an empty table with the columns of these inputs."""
-        types = ((name, kind) for name, kind in self._column_types.items() if split_joined_name(name)[0] in inputs)
+        types = ((name, kind) for name, kind in self.column_types.items() if split_joined_name(name)[0] in inputs)
         return JoinTable({name: ChunkedColumn([pa.array([], kind)]) for name, kind in types}, 0)
 
 

@@ -56,8 +56,16 @@ class HomePart:
 class HomeRows:
     """The rows of home buffers in one partition that joins may fetch in this batch, by stream and slot."""
 
-    def __init__(self, joiners: Iterable[Joiner], closing_ends: Mapping[int, tuple[int, int]]) -> None:
-        """Take the joiners; `closing_ends` maps each join whose windows may close to (watermark before, last end)."""
+    def __init__(
+        self,
+        joiners: Iterable[Joiner],
+        closing_ends: Mapping[int, tuple[int, int]],
+        buffers: Iterable[tuple[StateRef, JoinBuffer, HomeSlice]],
+    ) -> None:
+        """Take the joiners, and what the partition stores and has received of join buffers: later levels have none.
+
+        `closing_ends` maps each join whose windows may close to (watermark before, last end).
+        """
         self._spans: dict[_HomeKey, list[tuple[int, int]]] = defaultdict(list)
         self._last_level = 0
         for joiner in joiners:
@@ -70,9 +78,10 @@ class HomeRows:
         self._parts: dict[_HomeKey, list[HomePart]] = defaultdict(list)
         self._directories: dict[_HomeKey, tuple[list[RowSegment], RowDirectory]] = {}
         self._columns: dict[tuple[_HomeKey, str], ChunkedColumn] = {}
+        self._add_slices(buffers)
 
-    def add_slices(self, buffers: Iterable[tuple[StateRef, JoinBuffer, HomeSlice]]) -> None:
-        """Add what the partition stores and has received of home buffers, as far as it lies in windows that close."""
+    def _add_slices(self, buffers: Iterable[tuple[StateRef, JoinBuffer, HomeSlice]]) -> None:
+        """Add the rows of home buffers, as far as they lie in windows that close."""
         for ref, buffer, buffer_slice in buffers if self._spans else ():
             spans = self._spans.get((ref.stream, buffer.slot), ())
             if ROW_ID in buffer_slice.rows.columns and any(low < buffer_slice.start < high for low, high in spans):

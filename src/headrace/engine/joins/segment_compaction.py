@@ -7,58 +7,28 @@ size are merged: a row is copied a logarithmic number of times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
 
 from headrace.engine.batch_job import StateRef
 from headrace.engine.joins.segment import RowSegment, concat_segments
+from headrace.engine.joins.segment_groups import SegmentExtent, group_segments
 from headrace.storage.store import Store
 
 _MAX_BUFFER_SEGMENTS = 16
 _SMALL_BUFFER_ROWS = 1 << 16  # larger buffers are not merged: their shuffle files are linked, not copied
-Segment = TypeVar("Segment")
 
 
-class SegmentExtent(NamedTuple):
-    """The rows of a segment, and the batches that inserted them."""
-
-    row_count: int
-    oldest_batch: int = 0
-    newest_batch: int = 0
+BufferEntry = tuple[StateRef, RowSegment]
 
 
-def group_segments(
-    segments: Sequence[Segment], measure: Callable[[Segment], SegmentExtent], max_segments: int, span_fraction: int = 1
-) -> list[list[Segment]]:
-    """Return adjacent segments in groups, each of which becomes one segment; no groups of several up to `max_segments`.
+def compact_buffers(
+    buffers: Sequence[BufferEntry], merged_parts: dict[RowSegment, list[RowSegment]] | None = None
+) -> list[BufferEntry]:
+    """Return join buffers, the small segments of a slice merged where there are many; those without a file are to be written.
 
-    The first part of a group is not much larger than the rest, and a group spans at most 1/`span_fraction` of all batches.
+    `merged_parts` receives the segments that became one.
     """
-    groups = [([segment], measure(segment)) for segment in segments]
-    if len(groups) <= max_segments:
-        return [group for group, _ in groups]
-    max_batches = _count_batches([extent for _, extent in groups]) // span_fraction
-    merged: list[tuple[list[Segment], SegmentExtent]] = []
-    for added in groups:
-        merged.append(added)
-        while len(merged) > 1:
-            (first, first_extent), (last, last_extent) = merged[-2:]
-            extents = (first_extent, last_extent)
-            if first_extent.row_count > 2 * last_extent.row_count or _count_batches(extents) > max_batches:
-                break
-            oldest, newest = min(extent.oldest_batch for extent in extents), max(extent.newest_batch for extent in extents)
-            merged[-2:] = [(first + last, SegmentExtent(first_extent.row_count + last_extent.row_count, oldest, newest))]
-    return [group for group, _ in merged]
-
-
-def _count_batches(extents: Sequence[SegmentExtent]) -> int:
-    """Return the number of batches that segments span; event times of joined rows would not tell their age."""
-    return 1 + max(extent.newest_batch for extent in extents) - min(extent.oldest_batch for extent in extents)
-
-
-def compact_buffers(buffers: Sequence[tuple[StateRef, RowSegment]]) -> list[tuple[StateRef, RowSegment]]:
-    """Return join buffers, the small segments of a slice merged where there are many; those without a file are to be written."""
     slices: dict[tuple[str, int, int, int], list[tuple[StateRef, RowSegment]]] = defaultdict(list)
     for ref, rows in buffers:
         slices[ref.slice_key].append((ref, rows))
@@ -67,7 +37,10 @@ def compact_buffers(buffers: Sequence[tuple[StateRef, RowSegment]]) -> list[tupl
         compacted += [entry for entry in slice_buffers if entry[1].row_count >= _SMALL_BUFFER_ROWS]
         small_buffers = [entry for entry in slice_buffers if entry[1].row_count < _SMALL_BUFFER_ROWS]
         for group in group_segments(small_buffers, lambda entry: SegmentExtent(entry[1].row_count), _MAX_BUFFER_SEGMENTS):
-            compacted += group if len(group) == 1 else [_merge_buffers(group)]
+            entry = group[0] if len(group) == 1 else _merge_buffers(group)
+            compacted.append(entry)
+            if len(group) > 1 and merged_parts is not None:
+                merged_parts[entry[1]] = [rows for _, rows in group]
     return compacted
 
 

@@ -16,7 +16,7 @@ from headrace.engine.joins.joined_rows import JoinedRows, TableSelection
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import take_share
 from headrace.engine.joins.segment import RowSegment, build_indexes, concat_segments, get_event_times, view_columns
-from headrace.engine.joins.segment_compaction import SegmentExtent, group_segments
+from headrace.engine.joins.segment_groups import SegmentExtent, group_segments
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_bitmaps, translate_sets
 from headrace.model.time import MAX_TIME, MIN_TIME

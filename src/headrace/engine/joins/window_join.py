@@ -14,12 +14,13 @@ only the rows that the level before forwarded.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.batch_job import BatchJob
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins.index import (
     RowIndexes,
@@ -32,6 +33,8 @@ from headrace.engine.joins.index import (
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelection
 from headrace.engine.joins.joiner import Joiner, leaf_of
+from headrace.engine.joins.kept_pairs import BufferName, SegmentName, StepBuffers
+from headrace.engine.joins.pair_keeper import JoinSide, LeafPart, PairKeeper
 from headrace.engine.joins.pair_search import PairSearch, StepUser, plan_search
 from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
 from headrace.engine.joins.row_fetch import HomeRows, RowFetcher
@@ -41,6 +44,7 @@ from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps, translate_sets
 from headrace.engine.stage_messages import LevelMessage
 from headrace.model.expression import TRUE, Expression, split_conjuncts
+from headrace.model.time import MIN_TIME
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import JoinPath, StepExchange, WindowJoinChain, WindowJoinLeaf, WindowJoinStep
 from headrace.planner.query_bits import BitTranslation
@@ -57,8 +61,14 @@ class BufferSlice:
     keys: tuple[Expression, ...]
     slot: int
     start: int
+    name: SegmentName
     rows: RowSegment
     translation: BitTranslation | None = None
+
+    @property
+    def buffer(self) -> BufferName:
+        """The name of the join buffer."""
+        return self.stream, self.keys, self.slot
 
     def get_sets(self, width: int) -> QueryBitmaps:
         """Return the query-sets of the rows in the bits of now."""
@@ -74,6 +84,16 @@ class BufferedLeaves:
         """Take buffers and joiners; `ends` maps the bit of each query to the end of its window."""
         self._slices, self._joiners, self._window_ends, self._set_width = slices, joiners, ends, width
         self._rows_by_leaf: dict[WindowJoinLeaf, JoinedRows | None] = {}
+        self._parts_by_leaf: dict[WindowJoinLeaf, list[LeafPart]] = {}
+
+    def make_side(self, leaf: WindowJoinLeaf, rows: JoinedRows) -> JoinSide:
+        """Return one side of a step between two buffers: some or all of the rows of a leaf."""
+        stored = [buffer_slice for buffer_slice in self._slices if buffer_slice.buffer == name_buffer(leaf)]
+        leaf_rows = self._rows_by_leaf[leaf]
+        assert leaf_rows is not None
+        return JoinSide(
+            name_buffer(leaf), stored, self._parts_by_leaf[leaf], leaf_rows.row_count, rows.sets, rows.selections[0].row_ids
+        )
 
     def get_rows(self, leaf: WindowJoinLeaf, _: StepExchange) -> JoinedRows | None:
         """Return the rows of a leaf in this partition with their query-sets; None if there are none."""
@@ -85,22 +105,24 @@ class BufferedLeaves:
         joiners = [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
         index, present = leaf.input_index, present_column(leaf.input_index).name
         users = [(joiner.bit, self._window_ends[joiner.bit], joiner.plan.inputs[index].window.size) for joiner in joiners]
-        columns = {column.name: column.type for joiner in joiners for column in joiner.plan.joined_columns}
+        columns = {name: kind for joiner in joiners for name, kind in joiner.column_types.items()}
         types = {name: kind for name, kind in columns.items() if split_joined_name(name)[0] == index and name != present}
         stored_names = {name: split_joined_name(name)[1] for name in types}
         reference_types = list_reference_types(index) if any(index in joiner.fetched_inputs for joiner in joiners) else {}
         reference_names = {name: split_joined_name(name)[1] for name in reference_types}
         selected: list[RowSegment] = []
+        parts = self._parts_by_leaf[leaf] = []
+        first = 0
         for buffer_slice in self._slices:
-            if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
+            if buffer_slice.buffer != name_buffer(leaf):
                 continue
             bits = [bit for bit, end, size in users if end - size <= buffer_slice.start < end]
             if not bits:
                 continue
             stored = buffer_slice.rows
             sets = buffer_slice.get_sets(self._set_width) & make_bitmap(bits, self._set_width)
-            row_ids = join_kernels.find_live_rows(sets)
-            if row_ids.size:
+            row_ids = None if join_kernels.are_rows_live(sets) else join_kernels.find_live_rows(sets)
+            if stored.row_count and (row_ids is None or row_ids.size):
                 # A later epoch may have added columns, for queries without a window over this slice: they are NULL.
                 leaf_columns = {
                     name: stored.columns[stored_name]
@@ -108,7 +130,9 @@ class BufferedLeaves:
                     if stored_name in stored.columns
                 }
                 rows = RowSegment({**leaf_columns, present: pa.repeat(pa.scalar(True), stored.row_count)}, sets)
-                selected.append(rows if row_ids.size == rows.row_count else rows.take(row_ids))
+                selected.append(rows if row_ids is None else rows.take(row_ids))
+                parts.append(LeafPart(buffer_slice, row_ids, first))
+                first += selected[-1].row_count
         if reference_types:  # columns that no row has here are not NULL but fetched later
             found = {name for rows in selected for name in rows.columns}
             types = {name: kind for name, kind in {**types, **reference_types}.items() if name in found}
@@ -131,9 +155,14 @@ class JoinRound:
         get_leaf_rows: LeafLookup,
         output: JoinOutput,
         fetcher: RowFetcher,
+        keeper: PairKeeper,
+        leaves: BufferedLeaves | None = None,
     ) -> None:
-        """Take the joiners with a window in the round, with its end; `width` is that of query-sets, in words."""
-        self._fetcher = fetcher
+        """Take the joiners with a window in the round, with its end; `width` is that of query-sets, in words.
+
+        With `leaves`, which have the rows of all leaves, the keeper may keep the pairs of first steps.
+        """
+        self._fetcher, self._keeper, self._leaves = fetcher, keeper, leaves
         self._round_number, self._joiners, self._set_width = number, list(window_ends), width
         self._window_ends = {joiner.bit: end for joiner, end in window_ends.items()}
         self._get_leaf_rows, self._output = get_leaf_rows, output
@@ -178,7 +207,9 @@ class JoinRound:
         for step in dict.fromkeys(joiner.path[len(path)] for joiner in users if len(joiner.path) > len(path)):
             assert isinstance(step, WindowJoinStep)
             following = [joiner for joiner in users if joiner.path[len(path) : len(path) + 1] == (step,)]
-            restricted = rows.restrict_sets(rows.sets & make_bitmap([joiner.bit for joiner in following], self._set_width))
+            restricted = rows
+            if len(following) < len(self._joiners):
+                restricted = rows.restrict_sets(rows.sets & make_bitmap([joiner.bit for joiner in following], self._set_width))
             if not restricted.row_count:
                 continue
             if step.repartitions:
@@ -264,16 +295,36 @@ class JoinRound:
         for joiner in joiners:
             residuals[joiner.residuals[depth]].append(joiner.bit)
         conditions = {residual: make_bitmap(bits, self._set_width) for residual, bits in residuals.items() if residual != TRUE}
+        kept_pairs = self._find_kept_pairs(joiners, step, probe, build) if depth == 0 else None
+        if kept_pairs is not None:
+            for pairs in kept_pairs:
+                yield pairs, conditions
+            return
         build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
         key_columns = [
             [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
             [combine_chunks(build.evaluate(key)) for key in build_keys],
         ]
         candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
+        self._keeper.count_search(probe.row_count, candidates.pair_count)
         self._output.meter.add_pairs((joiner.live.id for joiner in joiners), candidates.pair_count)
         users = make_bitmap([joiner.bit for joiner in joiners], self._set_width)
         for pairs in find_pairs(candidates, probe.sets & users, build.sets):
             yield pairs if is_exact_key(build_keys) else keep_equal_keys(pairs, *key_columns), conditions
+
+    def _find_kept_pairs(
+        self, joiners: Sequence[Joiner], step: WindowJoinStep, probe: JoinedRows, build: JoinedRows
+    ) -> Iterator[RowPairs] | None:
+        """Return the pairs of a first step from those kept; None if they are to be found."""
+        if self._leaves is None:
+            return None
+        leaves = (joiners[0].chain.first_leaf, step.leaf)
+        return self._keeper.find_pairs(
+            self._leaves.make_side(leaves[0], probe),
+            self._leaves.make_side(leaves[1], build),
+            max(joiner.count_overlaps(leaves) for joiner in joiners),
+            lambda pairs: self._output.meter.add_pairs((joiner.live.id for joiner in joiners), pairs),
+        )
 
     def _search_pairs(
         self,
@@ -309,9 +360,15 @@ class WindowJoinLevel:
     """The window joins of one partition at one level of a micro-batch."""
 
     def __init__(
-        self, joiners: Sequence[Joiner], closing_ends: Mapping[int, tuple[int, int]], output: JoinOutput, home_rows: HomeRows
+        self,
+        joiners: Sequence[Joiner],
+        closing_ends: Mapping[int, tuple[int, int]],
+        output: JoinOutput,
+        home_rows: HomeRows,
+        keeper: PairKeeper,
     ) -> None:
         """Take the joiners; `closing_ends` maps each join whose windows may close to (watermark before, last end)."""
+        self._keeper = keeper
         self._joiners = [joiner for joiner in joiners if joiner.live.id in closing_ends]
         self._closing_ends, self._output = closing_ends, output
         self._set_width = count_words([joiner.bit for joiner in self._joiners])
@@ -324,7 +381,8 @@ class WindowJoinLevel:
         for number in self._find_rounds(slices):
             active = self._find_active(number)
             ends = {joiner.bit: end for joiner, end in active.items()}
-            self._run_round(0, number, active, BufferedLeaves(slices, list(active), ends, self._set_width).get_rows, {})
+            leaves = BufferedLeaves(slices, list(active), ends, self._set_width)
+            self._run_round(0, number, active, leaves.get_rows, {}, leaves)
         self._output.send_groups()
 
     def join_forwarded(self, level: int, messages: Sequence[LevelMessage]) -> None:
@@ -355,9 +413,15 @@ class WindowJoinLevel:
         self._output.send_groups()
 
     def _run_round(
-        self, level: int, number: int, active: Mapping[Joiner, int], get_leaf_rows: LeafLookup, forwarded: ForwardedRows
+        self,
+        level: int,
+        number: int,
+        active: Mapping[Joiner, int],
+        get_leaf_rows: LeafLookup,
+        forwarded: ForwardedRows,
+        leaves: BufferedLeaves | None = None,
     ) -> None:
-        join_round = JoinRound(number, active, self._set_width, get_leaf_rows, self._output, self._fetcher)
+        join_round = JoinRound(number, active, self._set_width, get_leaf_rows, self._output, self._fetcher, self._keeper, leaves)
         join_round.run(level, forwarded)
         for count_key, count in join_round.row_counts.items():
             before, rounds = self.row_counts.get(count_key, (0, 0))
@@ -418,6 +482,16 @@ class WindowJoinLevel:
             outbox.send_rows(outbox.sender, address, packed)
 
 
+def name_buffer(leaf: WindowJoinLeaf) -> BufferName:
+    """Return the name of the join buffer of a leaf."""
+    return leaf.stream, leaf.keys, leaf.slot
+
+
+def list_first_steps(joiners: Iterable[Joiner]) -> set[StepBuffers]:
+    """Return the buffers of the first step of each joiner."""
+    return {(name_buffer(joiner.chain.first_leaf), name_buffer(joiner.chain.steps[0].leaf)) for joiner in joiners}
+
+
 def _find_leaf_exchange(step: WindowJoinStep) -> StepExchange:
     """Return how the rows of the leaf of a step come to their partition; by keys, if they are still where they were stored."""
     return step.exchange if step.exchange.moves_leaf else StepExchange.KEYS
@@ -427,3 +501,19 @@ def _find_arrival(chain: WindowJoinChain, depth: int, level: int) -> tuple[Windo
     """Return the leaf of a step, and how its rows come to a level: they only move to the level of the step."""
     step = chain.steps[depth]
     return step.leaf, _find_leaf_exchange(step) if chain.step_levels[depth] == level else StepExchange.KEYS
+
+
+def find_closing_joins(
+    job: BatchJob, joiners: Sequence[Joiner], max_event_times: Mapping[str, int], reached_times: Mapping[str, int]
+) -> dict[int, tuple[int, int]]:
+    """Return (watermark before the batch, end of the last window) for each join with windows that may close."""
+    closing_ends = {}
+    for joiner in joiners:
+        streams = joiner.plan.streams
+        before = job.watermark_of(streams, job.get_reached_times())
+        after = job.next_watermark_of(streams, reached_times)
+        newest_time = max(max_event_times[name] for name in (*streams, *job.declared_streams_of(streams)))
+        last_end = None if MIN_TIME in (newest_time, after) else joiner.find_last_end(before, after, newest_time)
+        if last_end is not None:
+            closing_ends[joiner.live.id] = (before, last_end)
+    return closing_ends

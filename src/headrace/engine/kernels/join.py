@@ -50,6 +50,18 @@ def find_live_rows(sets):
 
 
 @_jit
+def are_rows_live(sets):
+    """Return whether no query-set is empty."""
+    for i in range(sets.shape[0]):
+        is_live = False
+        for w in range(sets.shape[1]):
+            is_live = is_live or sets[i, w] != 0
+        if not is_live:
+            return False
+    return True
+
+
+@_jit
 def _count_bits(size):
     bits = 0
     while size >> bits:
