@@ -108,13 +108,10 @@ class Session(ReportingSession):
         - `sliding_plan`: how joins in SLIDING windows are planned: "auto" (the best of all searches), "ilp", "greedy", "common",
           "flat", "left_deep", "chain" or "merging"; with least of `sliding_target`: "probes" (rows sent), "latency" or "storage";
           with `sliding_budget` rows in state stores; without `sliding_sharing` each such join has stores of its own.
-        - `window_joins`: how joins in TUMBLE and HOP windows are planned, by name: {"grouping": True, "reordering": True,
-          "block_inputs": 5, "order_gain": 0.33, "group_gain": 0.2, "full_above": 0.5, "drift": 1.5, "interval": 4,
-          "planning_steps": 100_000}.
-        - `late_materialization`: rows that window joins join by several attributes are stored once, and fetched when they are
-          joined: "always", "never", or "auto" (where it costs less).
-        - `join_slices`: whether joins in TUMBLE and HOP windows keep pairs for later windows: "auto" (where that costs less),
-          "kept", or "found" (in each window); those kept take up to `join_slices_bytes` of each worker process.
+        - `window_joins`: how joins in TUMBLE and HOP windows are planned, by name: {"grouping": True, "order_gain": 0.33, …}.
+        - `late_materialization`: whether rows that are joined by several attributes are stored once: "always", "never" or "auto".
+        - `join_slices`: whether window joins keep pairs for later windows: "auto" (where that costs less), "kept", or "found" (in
+          each window); those kept take up to `join_slices_bytes` of each worker process.
         - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name; one that needs more fails alone.
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the slow query; 0: unlimited.
@@ -123,36 +120,29 @@ class Session(ReportingSession):
         - `max_waiting_bytes`: what may wait for a sink whose destination is not available, before its query fails.
         - `changes_per_batch`: a micro-batch takes at most so many query changes; by default all that wait.
         - `change_delay`: the seconds for which changes wait for more of them; `changes_per_batch` of them do not wait.
-        - `max_waiting_changes`: how many changes may wait before `add` waits for room, or raises QueueFullError.
-        - `change_timeout`: the seconds that `add` waits for room while a background thread runs micro-batches.
-        - `storage_options`: options of object stores, such as {"endpoint": …, "access_key_id": …}; others are in the environment.
-          Those below a URL are in a mapping of their own: {"s3://bucket": {"endpoint": …}}.
+        - `max_waiting_changes`: how many changes may wait before `add` waits for room, for `change_timeout` seconds.
+        - `storage_options`: options of object stores, {"endpoint": …} or, below a URL, {"s3://bucket": {"endpoint": …}}.
         - `standby`: wait while another session uses the checkpoint, and take over when it ends; by default that is an error.
 
         Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
         for an invalid setting or if Spark cannot be started.
         """
         sliding_joins = SlidingJoinOptions.parse(sliding_plan, sliding_target, sliding_budget, is_shared=sliding_sharing)
-        planning = WindowJoinOptions.parse(window_joins)
         self._batch_lock, self._lock, self._closed = threading.RLock(), threading.RLock(), False
         self._state_changed = threading.Condition(self._lock)
         self._cleanup: deque[Callable[[], object]] = deque()  # the last steps of `close`, those of the newest resource first
         try:
-            location = choose_folder(checkpoint, self._cleanup)
-            opening = CheckpointOpening(partial(Checkpoint, location, storage_options), standby=standby)
+            open_checkpoint = partial(Checkpoint, choose_folder(checkpoint, self._cleanup), storage_options)
+            opening = CheckpointOpening(open_checkpoint, standby=standby)
             self._cleanup.appendleft(opening.close)
             start = BackendStart(backend, master, spark, spark_config or {}, exchange)
             self._backend = opening.start_meanwhile(start, self._cleanup)
             self.checkpoint = self._checkpoint = opening.finish()
-            plans = sliding_joins, planning, LateMaterialization.parse(late_materialization)
+            plans = sliding_joins, WindowJoinOptions.parse(window_joins), LateMaterialization.parse(late_materialization)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, *plans)
             self._cleanup.appendleft(self._coordinator.close)
-            self._coordinator.limits = RunLimits(
-                QueryBudget.parse(budget),
-                max_text_bytes,
-                max_batch_seconds,
-                JoinSliceOptions.parse(join_slices, join_slices_bytes),
-            )
+            slices = JoinSliceOptions.parse(join_slices, join_slices_bytes)
+            self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds, slices)
             changes = ChangeSettings(changes_per_batch, change_delay, max_waiting_changes, change_timeout)
             self._coordinator.command_queue.settings = changes
             self._allows_functions = functions

@@ -202,5 +202,15 @@ def compute_query_level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
     return max(depth.get(stream, 0) for stream in plan.streams)
 
 
+def count_window_levels(
+    live: Iterable[LiveQuery], stream_levels: Mapping[str, int], fetched_inputs: Mapping[int, tuple[int, ...]]
+) -> int:
+    """Return the number of shuffles after the first one until all queries in windows have their results."""
+    return max(
+        (q.extra_shuffles + len(fetched_inputs.get(q.id, ())) + compute_query_level(q.plan, stream_levels) for q in live),
+        default=0,
+    )
+
+
 def _canonicalize_plan(plan: LogicalQuery) -> LogicalQuery:
     return canonicalize_join(plan) if isinstance(plan, WindowJoinQuery) else plan

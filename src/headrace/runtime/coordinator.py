@@ -35,8 +35,8 @@ from headrace.model.sliding_join_options import SlidingJoinOptions
 from headrace.model.stream import Stream
 from headrace.model.window_join_options import WindowJoinOptions
 from headrace.plan.window_join import WindowJoinQuery
-from headrace.planner.changelog import collect_unnested_streams, compute_stream_depths, root_query_id
-from headrace.planner.join.row_storage import RowStoragePlanner, count_window_levels, find_fetched_inputs
+from headrace.planner.changelog import collect_unnested_streams, compute_stream_depths, count_window_levels, root_query_id
+from headrace.planner.join.row_storage import RowStoragePlanner, find_fetched_inputs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery

@@ -155,7 +155,8 @@ class _SideView:
         if self._selected_places is None:
             base = expected = self._places.get(block.names[0], (0, None))[0]
             for name, count in zip(block.names, block.row_counts, strict=True):
-                if self._places.get(name, (-1, None)) != (expected, None):
+                first, row_ids = self._places.get(name, (-1, None))
+                if first != expected or row_ids is not None:
                     break
                 expected += count
             else:

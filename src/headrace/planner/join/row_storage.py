@@ -24,7 +24,6 @@ from headrace.model.expression import Column, Expression, walk_expression
 from headrace.model.late_materialization import LateMaterialization
 from headrace.model.window import HopWindow
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
-from headrace.planner.changelog import compute_query_level
 from headrace.planner.join.window_join_cost import JoinStatistics
 from headrace.planner.join.window_join_plan import WindowJoinChain, build_chains, iter_conditions
 from headrace.planner.shared_plan import JoinBuffer, LiveQuery, StreamPlan
@@ -247,16 +246,6 @@ def _select_input(expressions: Iterable[Expression], index: int) -> frozenset[st
     names = {part.name for expression in expressions for part in walk_expression(expression) if isinstance(part, Column)}
     owners = (split_joined_name(name) for name in names if name[:1].isdigit())
     return frozenset(name for number, name in owners if number == index and name)
-
-
-def count_window_levels(
-    live: Iterable[LiveQuery], stream_levels: Mapping[str, int], fetched_inputs: Mapping[int, tuple[int, ...]]
-) -> int:
-    """Return the number of shuffles after the first one until all queries in windows have their results."""
-    return max(
-        (q.extra_shuffles + len(fetched_inputs.get(q.id, ())) + compute_query_level(q.plan, stream_levels) for q in live),
-        default=0,
-    )
 
 
 def find_fetched_inputs(live: Iterable[LiveQuery], plans: Mapping[str, Iterable[StreamPlan]]) -> dict[int, tuple[int, ...]]:
