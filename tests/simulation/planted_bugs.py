@@ -356,8 +356,8 @@ PLANTED_BUGS = (
     PlantedBug(
         "the watermark follows the fastest stream",
         "engine/batch_job.py",
-        "return min(t - self.streams[name].stream.delay",
-        "return max(t - self.streams[name].stream.delay",
+        "return min(\n            reached[name] - self",
+        "return max(\n            reached[name] - self",
     ),
     PlantedBug(
         "a reused bit keeps the rows of its former query",

@@ -304,6 +304,6 @@ def test_invalid_queries_and_options_are_refused(build, message):
 def test_a_query_generator_round_trips_through_its_options():
     query_generator = make_query_generator("fields", {"seed": 3})
     assert query_generator == FieldAggregations(seed=3)
-    assert options_of(query_generator) == {"stream": "fields", "seed": 3, "divisible": False}
+    assert options_of(query_generator) == {"stream": "fields", "seed": 3, "divisible": False, "unit": 1}
     assert make_query_generator("fields", options_of(query_generator)) == query_generator
     assert set(QUERY_GENERATORS) >= {"purchases", "fields", "profit", "complex", "nexmark", "hppa", "hot_cat", "written"}
