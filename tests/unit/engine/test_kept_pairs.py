@@ -85,20 +85,20 @@ def count_windows(results: Counter[tuple[Any, ...]]) -> Counter[int]:
 @pytest.mark.parametrize("condition", ["a.k = b.k", "a.s = b.s", "a.k = b.k AND a.s = b.s"])
 def test_a_pair_of_overlapping_windows_is_found_once(condition: str) -> None:
     counts, results = {}, {}
-    for mode in ("found", "auto"):
+    for mode in ("found", "kept"):
         run = JoinRun(join(HOP, condition), join(HOP, condition) + " WHERE a.n % 2 = 0", join_slices=mode)
         run.advance(20)
         counts[mode] = run.counts
         results[mode] = run.close()
-    assert results["auto"] == results["found"]
-    windows = count_windows(results["auto"][0])
+    assert results["kept"] == results["found"]
+    windows = count_windows(results["kept"][0])
     assert max(windows) == 8
-    pairs_of_windows, second_pairs = sum(results["auto"][0].values()), windows.total()
+    pairs_of_windows, second_pairs = sum(results["kept"][0].values()), windows.total()
     # 12 of 20 windows are complete, and the last ones close at the end, in a batch of its own
     assert counts["found"].kept == 0
-    assert 3 * counts["auto"].found < counts["found"].found < pairs_of_windows
+    assert 3 * counts["kept"].found < counts["found"].found < pairs_of_windows
     assert counts["auto"].found <= second_pairs
-    assert counts["auto"].found + counts["auto"].kept == counts["found"].found
+    assert counts["auto"].found + counts["kept"].kept == counts["found"].found
     assert counts["auto"].look_ups < counts["found"].look_ups
 
 
@@ -275,7 +275,8 @@ def test_joins_of_other_conditions_and_further_steps_share_the_pairs_of_the_firs
         (RoundWork(80_000, 80_000, 0, 20_000, 150_000, 0), True),  # an eighth of the rows is new
         (RoundWork(80_000, 80_000, 0, 160_000, 80_000, 0), False),  # all rows are new
         (RoundWork(10_000, 10_000, 100, 2_000, 10_000, 1_000_000), False),  # a short window and the pairs of a long one
-        (RoundWork(80_000, 80_000, 1_000_000, 20_000, 150_000, 1_000_000), True),
+        (RoundWork(80_000, 80_000, 1_000_000, 20_000, 150_000, 1_000_000), False),  # many pairs of few rows
+        (RoundWork(800_000, 800_000, 10_000_000, 200_000, 1_500_000, 10_000_000), True),  # many pairs of many rows
     ],
 )
 def test_pairs_are_kept_where_that_takes_less_time(work: RoundWork, saves_time: bool) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,13 @@ _PlaceRange = tuple[int, RowIds]
 _MAX_CANDIDATES = 4  # candidate pairs that are compared for each pair that may be kept
 _PAIR_BYTES = 8
 _SPARSE_FRACTION = 16  # where fewer rows than one in so many have a partner, not all are visited
+_ORDERING_QUERIES = 4  # ordering pairs takes 15 ns each, and saves as much where some queries read their columns
 _NO_PLACES = np.empty(0, np.int32)
 
 # Nanoseconds, measured: see docs/decisions/0029.
-_INDEX_ROW, _LOOK_UP_ROW, _MATCH_ROW, _FIND_PAIR, _READ_PAIR = 15, 17, 3, 45, 6
+_INDEX_ROW, _LOOK_UP_ROW, _MATCH_ROW, _READ_PAIR = 15, 17, 3, 8
+_FIND_PAIR, _FIND_CACHED_PAIR = 45, 3  # the second where the rows of the build side fit the cache
+_CACHED_ROWS = 1 << 17
 
 
 class BufferedRows(Protocol):
@@ -115,7 +118,8 @@ class RoundWork:
     @property
     def saves_time(self) -> bool:
         """Whether to keep pairs takes less time; new pairs are found in either case."""
-        found = self.probe_rows * _LOOK_UP_ROW + self.build_rows * _INDEX_ROW + self.window_pairs * _FIND_PAIR
+        find_pair = _FIND_CACHED_PAIR if self.build_rows <= _CACHED_ROWS else _FIND_PAIR
+        found = self.probe_rows * _LOOK_UP_ROW + self.build_rows * _INDEX_ROW + self.window_pairs * find_pair
         kept = self.new_rows * _INDEX_ROW + self.matched_rows * _MATCH_ROW + self.read_pairs * _READ_PAIR
         return kept <= found
 
@@ -226,9 +230,9 @@ class PairKeeper:
             self._store.rename(parts, name)
 
     def find_pairs(
-        self, probe: JoinSide, build: JoinSide, overlap: float, count_pairs: Callable[[int], None]
+        self, probe: JoinSide, build: JoinSide, overlap: float, query_count: int, count_pairs: Callable[[int], None]
     ) -> Iterator[RowPairs] | None:
-        """Return the pairs of a step in a round; None if they are better found without keeping them.
+        """Return the pairs of a step in a round for some queries; None if they are better found without keeping them.
 
         A pair is in up to `overlap` windows. `count_pairs` counts pairs to be compared, and raises OperatorError for too many.
         """
@@ -266,7 +270,8 @@ class PairKeeper:
             if all(view.is_in_round(block) for view, block in zip(views, blocks, strict=True))
         ]
         kept.add_blocks(new_blocks, new_pairs)
-        return _select_pairs(current, view_read_only(probe.sets), view_read_only(build.sets))
+        is_ordered = query_count >= _ORDERING_QUERIES
+        return _select_pairs(current, view_read_only(probe.sets), view_read_only(build.sets), is_ordered=is_ordered)
 
     def _find_new_pairs(
         self, views: tuple[_SideView, _SideView], new_blocks: Sequence[RowBlock | None], room: int
@@ -368,12 +373,20 @@ def _pair_rows(
 
 
 def _select_pairs(
-    parts: Sequence[tuple[tuple[RowIds, RowIds], _PlaceRange, _PlaceRange]], sets: QueryBitmaps, build_sets: QueryBitmaps
+    parts: Sequence[tuple[tuple[RowIds, RowIds], _PlaceRange, _PlaceRange]],
+    sets: QueryBitmaps,
+    build_sets: QueryBitmaps,
+    *,
+    is_ordered: bool,
 ) -> Iterator[RowPairs]:
     """Yield the pairs whose rows have places and query-sets that intersect there, a bounded number at a time.
 
-    They are in the order of probe rows, whose columns are then read in order, for each query again.
+    With `is_ordered` they are in the order of probe rows, whose columns are then read in order, for each query again.
     """
+
+    def arrange(*pairs: npt.NDArray[Any]) -> RowPairs:
+        return RowPairs(*(pair_kernels.order_pairs(*pairs) if is_ordered else pairs))
+
     size = min(MAX_PAIRS, sum(len(ids) for (ids, _), _, _ in parts))
     count = 0
     for (ids, build_ids), (base, places), (build_base, build_places) in parts:
@@ -398,7 +411,7 @@ def _select_pairs(
                 pair_sets,
             )
             if count == size:
-                yield RowPairs(*pair_kernels.order_pairs(rows, build_rows, pair_sets))
+                yield arrange(rows, build_rows, pair_sets)
                 count = 0
     if count:
-        yield RowPairs(*pair_kernels.order_pairs(rows[:count], build_rows[:count], pair_sets[:count]))
+        yield arrange(rows[:count], build_rows[:count], pair_sets[:count])

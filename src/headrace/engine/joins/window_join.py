@@ -323,6 +323,7 @@ class JoinRound:
             self._leaves.make_side(leaves[0], probe),
             self._leaves.make_side(leaves[1], build),
             max(joiner.count_overlaps(leaves) for joiner in joiners),
+            len(joiners),
             lambda pairs: self._output.meter.add_pairs((joiner.live.id for joiner in joiners), pairs),
         )
 
