@@ -199,7 +199,7 @@ class KeptPairStore:
         return kept
 
     def retain(self, is_live: Callable[[int, int, StepBuffers], bool]) -> None:
-        """Forget what is kept of the other (partition, level, step)."""
+        """Forget the pairs and indexes of the other (partition, level, step)."""
         for key in [key for key in self._by_step if not is_live(*key)]:
             del self._by_step[key]
 

@@ -215,7 +215,7 @@ class PairKeeper:
         self.counts = PairCounts()
 
     def begin_batch(self, steps: Collection[StepBuffers], bits: Iterable[int], partitions: int) -> None:
-        """Take the first steps and the bits of all joins of this level; forget what is kept of other steps and partitions."""
+        """Take the first steps and the bits of all joins of this level; forget the pairs of other steps and partitions."""
         self._width = count_words(bits)
         self._store.retain(lambda partition, level, step: partition < partitions and (level != self._place[1] or step in steps))
 
