@@ -56,6 +56,7 @@ _SESSION_OPTIONS = (
     "partitions",
     "exchange",
 )
+_SILENCE_S = 3.0  # seconds
 _STATUS_POLL_S = 0.2  # seconds
 _LIVE_TIMEOUT_S = 120.0
 
@@ -255,10 +256,13 @@ class QueryStatusWatcher:
 
 
 def check_session(session: Session) -> None:
-    """Raise HeadraceError if a session or one of its queries has failed."""
-    session.wait(lambda: False, 0)  # raises the error that ended the session
-    problems = [session.problem, *(stream["error"] for stream in session.streams().values())]
-    for problem in filter(None, problems):  # the session would retry, but the measurement is void
+    """Raise HeadraceError if a session or one of its queries has failed, or a stream for longer than the driver may be busy."""
+
+    def list_stream_errors() -> list[str]:
+        return [stream["error"] for stream in session.streams().values() if stream["error"]]
+
+    session.wait(lambda: not list_stream_errors(), _SILENCE_S)  # raises the error that ended the session
+    for problem in filter(None, [session.problem, *list_stream_errors()]):  # the session would retry, but the measurement is void
         raise HeadraceError("the session cannot go on", detail=problem)
     for query in session.queries():
         if query.status == "failed":
