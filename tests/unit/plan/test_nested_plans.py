@@ -79,6 +79,15 @@ def test_windows_that_started_before_the_query_are_incomplete():
     assert compute_start_times(query, None) == (None, None)
 
 
+def test_windows_over_results_are_incomplete_where_these_are():
+    """
+    since 7 s      results of HOP(10, 5) are complete from 15 s on: [0,20) is not, [20,40) is
+    """
+    middle = f"SELECT k, SUM(n) AS n FROM TUMBLE(({HOPS}), '20 seconds') GROUP BY k"
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({middle}), '60 seconds')")
+    assert compute_start_times(query, 7 * SECOND) == (7 * SECOND, 15 * SECOND, 20 * SECOND)
+
+
 @pytest.mark.parametrize(
     ("inner", "since", "start"),
     [
