@@ -76,6 +76,7 @@ def test_windows_that_started_before_the_query_are_incomplete():
     query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({HOPS}), '20 seconds')")
     assert compute_start_times(query, 7 * SECOND) == (7 * SECOND, 15 * SECOND)
     assert compute_start_times(query, 5 * SECOND) == (5 * SECOND, 10 * SECOND)
+    assert compute_start_times(query, 5 * SECOND + 1) == (5 * SECOND + 1, 15 * SECOND)
     assert compute_start_times(query, None) == (None, None)
 
 
