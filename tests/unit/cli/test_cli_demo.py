@@ -97,6 +97,18 @@ def test_the_schedule_removes_only_live_queries(number):
     assert len(live) >= number / 2
 
 
+def test_queries_are_added_in_turn_and_seven_of_ten_stay():
+    """Additions until 60 % of the length, removals from 50 % to 90 %; names are numbered from 1."""
+    events = schedule_events(20, 100)
+    additions, removals = ([event for event in events if event.add is add] for add in (True, False))
+    assert [event.at for event in additions] == pytest.approx([3 * number for number in range(20)])
+    assert [event.query.name.rpartition("_")[2] for event in additions] == [str(number) for number in range(1, 21)]
+    assert len(removals) == 6
+    assert (min(event.at for event in removals) > 50, max(event.at for event in removals)) == (True, pytest.approx(90))
+    assert events == sorted(events, key=lambda event: event.at)
+    assert not {event.query.name for event in removals} & {event.query.name for event in additions[10:]}, "only early ones"
+
+
 def make_query(name: str, status: str, rows: int) -> SimpleNamespace:
     row = {"window_start": None, "window_end": 1, "total": 1234.5} if rows else {}
     handle = SimpleNamespace(deployment_seconds=0.25 * rows) if rows else None
