@@ -160,6 +160,14 @@ def test_a_small_screen_shows_the_newest_live_queries():
     assert "  … and 5 more; 2 queries are removed" in lines
 
 
+def test_queries_have_the_lines_that_operators_leave_free():
+    """Of 40 lines, 24 are for all else, 6 of these for operators."""
+    lines = show(
+        render_screen(make_demo(*(make_query(f"q{number}", "live", 0) for number in range(30))), ConsoleDimensions(130, 40))
+    )
+    assert "  … and 8 more; 0 queries are removed" in lines
+
+
 def test_figures_of_a_narrow_screen_are_cut():
     lines = show(render_screen(make_demo(), ConsoleDimensions(60, 40)), 60)
     assert any("│ slowest 4.0… │" in line for line in lines)
