@@ -157,7 +157,8 @@ def _split_columns(ddl: str) -> list[str]:
     parts, depth, quoted, current = [], 0, False, ""
     for char in ddl:
         quoted ^= char == "`"
-        depth += (char == "(") - (char == ")")
+        if not quoted:
+            depth += (char == "(") - (char == ")")
         if char == "," and depth == 0 and not quoted:
             parts.append(current)
             current = ""

@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 
 from headrace.cli.demo import declare_demo_streams, generate_queries, schedule_events
-from headrace.cli.demo_view import render_screen, render_summary
+from headrace.cli.demo_view import format_status_line, render_screen, render_summary
+from headrace.cli.explain import plan_queries
 from headrace.connectors import GENERATORS, RateSource
 from headrace.model.stream import Stream
 from headrace.runtime.metrics import BatchReport
@@ -96,6 +97,18 @@ def test_the_schedule_removes_only_live_queries(number):
     assert len(live) >= number / 2
 
 
+def test_queries_are_added_in_turn_and_seven_of_ten_stay():
+    """Additions until 60 % of the length, removals from 50 % to 90 %; names are numbered from 1."""
+    events = schedule_events(20, 100)
+    additions, removals = ([event for event in events if event.add is add] for add in (True, False))
+    assert [event.at for event in additions] == pytest.approx([3 * number for number in range(20)])
+    assert [event.query.name.rpartition("_")[2] for event in additions] == [str(number) for number in range(1, 21)]
+    assert len(removals) == 6
+    assert (min(event.at for event in removals) > 50, max(event.at for event in removals)) == (True, pytest.approx(90))
+    assert events == sorted(events, key=lambda event: event.at)
+    assert not {event.query.name for event in removals} & {event.query.name for event in additions[10:]}, "only early ones"
+
+
 def make_query(name: str, status: str, rows: int) -> SimpleNamespace:
     row = {"window_start": None, "window_end": 1, "total": 1234.5} if rows else {}
     handle = SimpleNamespace(deployment_seconds=0.25 * rows) if rows else None
@@ -147,9 +160,39 @@ def test_a_small_screen_shows_the_newest_live_queries():
     assert "  … and 5 more; 2 queries are removed" in lines
 
 
+def test_queries_have_the_lines_that_operators_leave_free():
+    """Of 40 lines, 24 are for all else, 6 of these for operators."""
+    lines = show(
+        render_screen(make_demo(*(make_query(f"q{number}", "live", 0) for number in range(30))), ConsoleDimensions(130, 40))
+    )
+    assert "  … and 8 more; 0 queries are removed" in lines
+
+
 def test_figures_of_a_narrow_screen_are_cut():
     lines = show(render_screen(make_demo(), ConsoleDimensions(60, 40)), 60)
     assert any("│ slowest 4.0… │" in line for line in lines)
+
+
+def test_the_screen_shows_which_queries_share_an_operator():
+    text = "SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '1 second')"
+    texts = {"q1": f"{text} GROUP BY 1", "q2": f"{text} GROUP BY 1", "q3": f"{text} WHERE price > 1 GROUP BY 1"}
+    catalog = Catalog.of(STREAMS)
+    plans = plan_queries(STREAMS, {name: bind_query(query, catalog) for name, query in texts.items()})
+    demo = make_demo(make_query("q1", "live", 2))
+    demo.shared_plans = plans
+    lines = show(render_screen(demo, ConsoleDimensions(130, 40)))
+    assert any("1 operators" in line for line in lines)
+    shared = next(line for line in lines if " × " in line and "queries ×" not in line)
+    assert shared.strip("│ ").startswith("3 × ")
+    assert " by gem_pack of purchases · 2 predicates · q1, q2, q3" in shared
+    assert not any("more" in line for line in lines)
+
+
+def test_the_status_line_has_all_figures():
+    demo = make_demo(make_query("q1", "removed", 3), make_query("q2", "live", 2), make_query("q3", "live", 2))
+    assert format_status_line(demo) == (
+        " 12.4 s · 2.00 M rows/s · batch 100 ms · lag 500 ms · 2 live queries (3 added, 1 removed) · 0 shared operators"
+    )
 
 
 def test_the_summary_shows_the_first_lines_of_the_explanation():

@@ -235,6 +235,8 @@ def test_a_query_deleted_from_the_file_is_removed(headrace, session_file):
     assert result.code == 0
     assert list(result.document["queries"]) == ["a"]
     assert "removed query 'b', which is no longer in the file" in result.err
+    again = headrace("run", session_file(queries=ONE_QUERY), "--once", "--json", *LOCAL)
+    assert (again.code, "removed query" in again.err) == (0, False), "it is gone from the checkpoint, too"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,18 @@ import pytest
 
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
-from headrace.plan.derived import NestedQuery, compute_start_times, has_inner_window_keys, isolate_inner_queries, result_bounds
+from headrace.plan.derived import (
+    NestedQuery,
+    compute_start_times,
+    derive_joined_stream,
+    derive_stream,
+    has_inner_window_keys,
+    isolate_inner_queries,
+    result_bounds,
+)
+from headrace.plan.logical import AggregateQuery
 from headrace.plan.sliding_join import SlidingJoinQuery, referenced_inputs
-from headrace.plan.window_join import JoinKind
+from headrace.plan.window_join import JoinKind, WindowJoinQuery
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog.of(Stream(name, Schema.parse("k INT, n INT, time TIMESTAMP"), "time") for name in "abc")
@@ -67,7 +76,84 @@ def test_windows_that_started_before_the_query_are_incomplete():
     query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({HOPS}), '20 seconds')")
     assert compute_start_times(query, 7 * SECOND) == (7 * SECOND, 15 * SECOND)
     assert compute_start_times(query, 5 * SECOND) == (5 * SECOND, 10 * SECOND)
+    assert compute_start_times(query, 5 * SECOND + 1) == (5 * SECOND + 1, 15 * SECOND)
     assert compute_start_times(query, None) == (None, None)
+
+
+def test_windows_over_results_are_incomplete_where_these_are():
+    """
+    since 7 s      results of HOP(10, 5) are complete from 15 s on: [0,20) is not, [20,40) is
+    """
+    middle = f"SELECT k, SUM(n) AS n FROM TUMBLE(({HOPS}), '20 seconds') GROUP BY k"
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({middle}), '60 seconds')")
+    assert compute_start_times(query, 7 * SECOND) == (7 * SECOND, 15 * SECOND, 20 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("inner", "since", "start"),
+    [
+        ("SELECT SUM(n) AS n FROM HOP(a, '7 seconds', '5 seconds')", 4, 7),  # [0,7) started before, [5,12) is complete
+        ("SELECT SUM(n) AS n FROM HOP(a, '2 seconds', '5 seconds')", 4, 4),  # [0,2) ended before, [5,7) is complete
+        ("SELECT SUM(n) AS n FROM TUMBLE(a, '5 seconds')", 5, 5),
+        (SESSIONS, 4, 4),
+        ("SELECT x.n FROM HOP(a, '10 seconds', '5 seconds') x JOIN TUMBLE(b, '5 seconds') y ON x.k = y.k", 7, 15),
+        ("SELECT x.n FROM SLIDING(a, '4 seconds') x JOIN SLIDING(b, '9 seconds') y ON x.k = y.k", 7, 16),
+    ],
+)
+def test_an_outer_query_starts_after_the_last_incomplete_inner_window(inner: str, since: int, start: int):
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({inner}), '20 seconds')")
+    assert compute_start_times(query, since * SECOND) == (since * SECOND, start * SECOND)
+
+
+@pytest.mark.parametrize(("size", "start"), [(5, 5), (18, 8), (20, 10)])
+def test_shorter_windows_of_a_join_start_later(size: int, start: int):
+    """
+    since 5 s      the inner results are complete from 10 s on, and b from 5 s on; joined windows are 20 s long
+    size 18 s      a window of results that starts at 10 s belongs to a window of b that starts at 8 s
+    """
+    results = f"HOP(({HOPS}), '{size} seconds', '1 second') x"
+    query = bind_nested(f"SELECT x.n FROM {results} JOIN HOP(b, '20 seconds', '1 second') y ON x.k = y.k")
+    assert compute_start_times(query, 5 * SECOND) == (5 * SECOND, start * SECOND)
+
+
+def test_results_of_windows_are_a_stream_with_their_bounds_and_time():
+    query, other = (bind_query(text, CATALOG) for text in (HOPS, HOPS.replace("SUM", "MAX")))
+    assert isinstance(query, AggregateQuery)
+    assert isinstance(other, AggregateQuery)
+    derived = derive_stream(query, lag=3)
+    assert derived.stream.schema.names == ("window_start", "k", "n", "#start", "#end", "#time")
+    assert [column.name for column in derived.plan.output[-3:]] == ["window_start", "window_end", "window_end"]
+    assert (derived.stream.time, derived.stream.lag) == ("#time", 3)
+    assert derive_stream(query).name == derived.name != derive_stream(other).name
+
+
+def test_a_joined_row_is_a_window_of_a_microsecond_at_the_time_of_its_newest_input():
+    text = "SELECT x.n FROM SLIDING(a, '4 seconds') x LEFT JOIN SLIDING(b, '9 seconds') y ON x.k = y.k"
+    join = bind_query(text, CATALOG)
+    assert isinstance(join, SlidingJoinQuery)
+    derived = derive_joined_stream(join, ("time", "at"))
+    assert derived.stream.schema.names == ("n", "#start", "#end", "#time")
+    newest = "greatest(0.time, 1.at)"
+    assert [str(value) for value in derived.plan.output[-3:]] == [newest, f"time_add({newest}, 1)", f"time_add({newest}, 1)"]
+    assert (derived.stream.time, derived.stream.lag) == ("#time", 4 * SECOND)
+    assert derive_joined_stream(join, ("time", "time")).name != derived.name
+
+
+def test_a_nested_query_names_the_declared_streams_once():
+    join = bind_nested(f"SELECT x.n FROM HOP(({HOPS}), '5 seconds', '5 seconds') x JOIN TUMBLE(b, '5 seconds') y ON x.k = y.k")
+    assert join.streams == ("a", "b")
+    again = bind_nested(f"SELECT x.n FROM HOP(({HOPS}), '5 seconds', '5 seconds') x JOIN TUMBLE(a, '5 seconds') y ON x.k = y.k")
+    assert again.streams == ("a",)
+    assert isinstance(join.outer, WindowJoinQuery)
+    assert join.schema == join.outer.schema
+
+
+def test_joined_results_are_not_shared():
+    joined = "SELECT x.n FROM TUMBLE(a, '5 seconds') x JOIN TUMBLE(b, '5 seconds') y ON x.k = y.k"
+    query = bind_nested(f"SELECT MAX(n) AS m FROM TUMBLE(({joined}), '20 seconds')")
+    isolated = isolate_inner_queries(query, 7)
+    assert [source.name for source in isolated.inner] == [f"{query.inner[0].name}-7"]
+    assert isolated.inner[0].plan.streams == ("a", "b")
 
 
 def test_inner_windows_are_shared_and_sessions_are_not():
