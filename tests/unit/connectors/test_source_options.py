@@ -33,8 +33,9 @@ def test_options_are_texts_or_values_of_toml(kind, name, text, value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "text"), [("rate", "rows", "many"), ("rate", "rows", "true"), ("files", "header", "1"), ("rate", "rows", "1.5")]
-)  # fmt: skip
+    ("kind", "name", "text"),
+    [("rate", "rows", "many"), ("rate", "rows", "true"), ("files", "header", "1"), ("rate", "rows", "1.5")],
+)
 def test_values_of_another_type_are_refused(kind, name, text):
     with pytest.raises(SchemaError, match=f"option '{name}' of connector '{kind}' has the invalid value '{text}'"):
         parse_option(kind, name, text)
@@ -88,7 +89,9 @@ def test_a_generated_stream_follows_the_clock_it_is_given(tmp_path):
     assert sum(split.rows for split in source.plan(None, 100)[0]) == 20
 
 
-@pytest.mark.parametrize(("value", "is_one"), [("env:A", True), ("file:/a", True), ("env:", False), ("A", False), ("", False), (5, False)])
+@pytest.mark.parametrize(
+    ("value", "is_one"), [("env:A", True), ("file:/a", True), ("env:", False), ("A", False), ("", False), (5, False)]
+)
 def test_a_reference_names_a_variable_or_a_file(value, is_one):
     assert is_reference(value) is is_one
     if is_one or value == "":
@@ -105,7 +108,9 @@ def test_a_reference_is_resolved_where_it_is_used(tmp_path, monkeypatch):
     assert resolve_reference("p", f"file:{tmp_path}/secret", SourceError) == "from a file"
     assert resolve_reference("p", "plain", SourceError) == "plain"
     monkeypatch.delenv("HEADRACE_TEST_SECRET")
-    with pytest.raises(SourceError, match=r"environment variable 'HEADRACE_TEST_SECRET' with the option 'p' .*\ndetail: it is not set"):
+    with pytest.raises(
+        SourceError, match=r"environment variable 'HEADRACE_TEST_SECRET' with the option 'p' .*\ndetail: it is not set"
+    ):
         resolve_reference("p", "env:HEADRACE_TEST_SECRET", SourceError)
     with pytest.raises(SinkError, match=r"file '.*nothing' with the option 'p' cannot be read\ndetail: .*No such file"):
         resolve_reference("p", f"file:{tmp_path}/nothing", SinkError)
