@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,10 +141,17 @@ def test_a_posted_message_without_an_answer_ends_the_waiting(server: Server, cha
 def test_the_patience_is_twice_the_time_of_the_last_answer_within_limits(server: Server, monkeypatch):
     monkeypatch.setattr(control_channel, "_PROMPT_SECONDS", 2.0)
     monkeypatch.setattr(control_channel, "_SLOW_SECONDS", 8.0)
-    moments = iter([10.0, 11.0, 20.0, 23.0, 30.0, 39.0])
-    monkeypatch.setattr(control_channel.time, "monotonic", lambda: next(moments))
+    now = [10.0]
+    monkeypatch.setattr(control_channel, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    send_request = server.send_request
+
+    def take_time(request: str, *, seconds: float) -> dict[str, Any]:
+        now[0] += seconds
+        return send_request(request)
+
+    monkeypatch.setattr(server, "send_request", take_time)
     channel = ControlChannel(server.connect, SourceError)
-    found = [(channel.send_request("ends"), channel._patience)[1] for _ in range(3)]
+    found = [(channel.send_request("ends", seconds=seconds), channel._patience)[1] for seconds in (1.0, 3.0, 9.0)]
     assert found == [2.0, 6.0, 8.0]
     channel.close()
     assert channel._patience == 2.0
