@@ -127,3 +127,22 @@ def test_no_description_shows_what_may_be_a_secret():
     assert [parse_sink(spec).describe() for spec in specs] == [
         "kafka:t", "delta:/t", "iceberg:shop.revenue", "postgres:revenue", "webhook:host:8443",
     ]  # fmt: skip
+
+
+def test_a_sink_that_is_not_known_is_refused_with_those_that_are():
+    for spec, what in (({}, "none"), ({"xml": 1, "path": 2}, "xml, path")):
+        with pytest.raises(SinkError, match=f"unknown sink with the options {what}\n"):
+            parse_sink(spec)
+    with pytest.raises(SinkError, match=r"with the kinds kafka, iceberg, postgres, webhook$"):
+        parse_sink("xml")
+
+
+def test_a_format_that_cannot_have_the_columns_is_refused():
+    with pytest.raises(SinkError, match="the kafka sink: "):
+        KafkaSink("127.0.0.1:1", "t", format="raw").check_columns(pa.schema({"a": pa.int64(), "b": pa.int64()}))
+
+
+def test_the_path_of_a_table_is_absolute_and_its_partitions_are_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sink = DeltaSink("out", partition_by="a, b", storage_options={"timeout": 5})
+    assert (sink.path, sink.partition_by, sink.storage_options) == (f"{tmp_path}/out", ("a", "b"), {"timeout": "5"})
