@@ -169,6 +169,7 @@ def test_a_closed_channel_connects_again_and_has_no_answers(server: Server, chan
 
 def test_closing_does_not_wait_for_a_silent_server(server: Server, channel: ControlChannel):
     fall_silent(server, channel)
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "headrace-control"][-1], "nor does the process"
     channel.close()
     server.open.set()
     assert channel.send_request("ends")[1] is None

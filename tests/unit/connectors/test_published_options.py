@@ -146,3 +146,17 @@ def test_the_path_of_a_table_is_absolute_and_its_partitions_are_names(tmp_path, 
     monkeypatch.chdir(tmp_path)
     sink = DeltaSink("out", partition_by="a, b", storage_options={"timeout": 5})
     assert (sink.path, sink.partition_by, sink.storage_options) == (f"{tmp_path}/out", ("a", "b"), {"timeout": "5"})
+
+
+def test_options_are_normal_whatever_their_spelling():
+    assert IcebergSink("a.b", {"strict": True, "size": 5}).catalog == {"strict": "true", "size": "5"}
+    assert PostgresSink("postgresql://h/d", "t", key=" a,b").key == ("a", "b")
+    assert WebhookSink("http://h", headers={"X-Team": 5}).headers == {"X-Team": "5"}
+
+
+@pytest.mark.parametrize("spec", [{"kind": "delta", "path": "/t", "partition_by": "a"}, ICEBERG, {**POSTGRES, "key": "a"}])
+def test_a_library_that_is_missing_is_named_before_the_query_runs(spec, monkeypatch):
+    sink = parse_sink(spec)
+    monkeypatch.setattr(type(sink), "destination_class", ("headrace.no_such_module", "X"))
+    with pytest.raises(SinkError, match=rf"pip install 'headrace\[{sink.kind}\]'"):
+        sink.check_columns(pa.schema({"a": pa.int64()}))
