@@ -64,3 +64,8 @@ def test_a_single_run_has_a_mean_and_no_interval():
 def test_empty_runs_and_invalid_levels_are_refused(values: list[float], level: float):
     with pytest.raises(ValueError, match="no confidence"):
         estimate_mean(values, level)
+
+
+def test_a_single_run_has_no_interval():
+    found = estimate_mean([3.5])
+    assert (found.mean, found.half_width, found.runs, found.interval) == (3.5, None, 1, None)

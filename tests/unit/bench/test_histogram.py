@@ -102,3 +102,9 @@ def test_an_empty_histogram_has_no_summary():
 def test_a_histogram_round_trips_through_json(values: list[int]):
     histogram = Histogram.from_values(values)
     assert Histogram.from_json(json.loads(json.dumps(histogram.to_json()))) == histogram
+
+
+def test_negative_values_are_counted_in_both_histograms():
+    first, second = Histogram.from_values([-1, 0, 5]), Histogram.from_values([-3, -2, 1], [1, 4, 1])
+    assert (first.negative, second.negative) == (1, 5)
+    assert first.merge(second).negative == 6

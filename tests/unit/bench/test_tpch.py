@@ -12,6 +12,7 @@ from headrace.bench.driver.generator import build_pools
 from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
 from headrace.bench.queries.sliding_joins import TPCH_EDGES
 from headrace.bench.scenarios.scenario import load_scenario
+from headrace.errors import HeadraceError
 
 REFERENCES = [edge for edge in TPCH_EDGES if edge.is_reference]
 KEYS = {
@@ -136,3 +137,42 @@ def test_columns_have_the_prefix_of_their_relation():
         *own, time = STREAM_SCHEMAS[name].names
         assert time == "time"
         assert all(column.startswith(prefix) for column in own)
+
+
+def test_prices_dates_and_line_numbers_follow_tpc_h(tables):
+    prices = dict(zip(tables["part"]["p_partkey"].to_pylist(), tables["part"]["p_retailprice"].to_pylist(), strict=True))
+    assert [prices[key] for key in (1, 10, 1000, 1999)] == [901.0, 910.01, 901.0, 1900.99]
+    ordered = dict(zip(*(tables["orders"][name].to_pylist() for name in ("o_orderkey", "o_orderdate")), strict=True))
+    names = ["l_orderkey", "l_linenumber", "l_partkey", "l_quantity", "l_extendedprice", "l_discount", "l_shipdate"]
+    numbers: dict[int, list[int]] = {}
+    days, discounts = set(), set()
+    for order, number, part, quantity, price, discount, shipped in list_values(tables["lineitem"], names):
+        assert price == pytest.approx(quantity * prices[part])
+        numbers.setdefault(order, []).append(number)
+        days.add(shipped - ordered[order])
+        discounts.add(round(discount * 100))
+    assert all(sorted(lines) == list(range(1, len(lines) + 1)) for lines in numbers.values())
+    assert (min(days), max(days)) == (1, 121)
+    assert discounts == set(range(11))
+
+
+def test_a_selectivity_has_a_number_of_values_for_every_two_keys():
+    assert tpch.SelectivityLevel("x", 3).domain_size(10) == 15
+    assert tpch.SelectivityLevel("x", 1).domain_size(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": 1 << 31}, "has keys = 2147483648"),
+        ({"keys": 0}, "has keys = 0"),
+        ({"disorder": 1800}, "has disorder = 1800"),
+        ({"watermark": -1}, "has watermark = -1"),
+        ({"match_every": 1 << 31}, "has match_every = 2147483648"),
+        ({"match_every": 2, "keys": 1 << 30}, "keys must be below 2"),
+        ({"share": 0}, "has share = 0"),
+    ],
+)
+def test_streams_that_cannot_be_generated_are_refused(options, message):
+    with pytest.raises(HeadraceError, match=message):
+        StreamSpec("s", "fields", **options)

@@ -104,3 +104,17 @@ def test_points_at_one_time_have_no_trend():
 def test_the_envelope_of_a_single_sample_is_the_sample():
     when, lowest, highest = rolling_envelope(np.array([1.0]), np.array([5.0]), 2.0)
     assert (when.tolist(), lowest.tolist(), highest.tolist()) == ([1.0], [5.0], [5.0])
+
+
+def test_the_second_half_is_half_of_the_time():
+    time = np.arange(0.0, 101.0)
+    growth = measure_growth(time, np.where(time < 50, 50.0, time))
+    assert growth is not None
+    assert growth.second_half is not None
+    assert (growth.overall.span, growth.second_half.span) == (100.0, 50.0)
+    assert growth.second_half.slope == pytest.approx(1.0)
+
+
+def test_points_of_one_moment_have_no_trend():
+    assert measure_trend(np.zeros(3), np.arange(3.0)) is None
+    assert measure_trend(np.array([0.0, 5.0, 5.0]), np.arange(3.0)) is not None

@@ -1,7 +1,4 @@
-"""What a destination answers, and what leads to it: refusals are final, anything that may pass degrades the sink.
-
-The client of Kafka is a fake with a clock, so that brokers can be slow without a wait.
-"""
+"""What a destination answers, and what leads to it: refusals are final, anything that may pass degrades the sink."""
 
 from __future__ import annotations
 
@@ -11,20 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
-from unittest.mock import Mock
+from threading import Thread
 
 import pyarrow as pa
-import pydantic
 import pytest
-from pyiceberg.exceptions import RESTError
-from pyiceberg.table import Table, Transaction
 
 import headrace as hr
 from headrace.connectors.message_formats import make_message_format
 from headrace.connectors.message_formats.registry import RegisteredSchema, SchemaRegistry
-from headrace.connectors.sinks.kafka_destination import KafkaDestination
 from headrace.connectors.sinks.webhook_destination import WebhookDestination
 from headrace.errors import DestinationUnavailableError, SinkError
 from headrace.model.types import Schema
@@ -170,131 +161,6 @@ def test_redirects_lead_nowhere(receiver: Receiver):
     with pytest.raises(DestinationUnavailableError, match="with 307"):
         SchemaRegistry(receiver.url).register("s", RECORD)
     assert len(receiver.requests) == 3
-
-
-# --- kafka -----------------------------------------------------------------------------------------------------------
-
-
-class SlowProducer:
-    """Sends `rate` messages a second; its queue has room for all."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate, self.now, self.values, self.sent = rate, 0.0, list[Any](), 0.0
-        self.steps: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self.values) - int(self.sent)
-
-    def begin_transaction(self) -> None:
-        self.steps.append("begin")
-
-    def produce_batch(self, _topic: str, messages: list[dict[str, Any]]) -> None:
-        self.values += [message["value"] for message in messages]
-
-    def poll(self, _seconds: float) -> int:
-        return 0
-
-    def flush(self, seconds: float) -> int:
-        self.now += seconds
-        self.sent = min(len(self.values), self.sent + self.rate * seconds)
-        return len(self)
-
-    def send_offsets_to_transaction(self, *_: object) -> None:
-        self.steps.append("offsets")
-
-    def commit_transaction(self, _seconds: float) -> None:
-        assert not len(self)
-        self.steps.append("commit")
-
-
-def publish_slowly(rate: float, rows: pa.Table = ROWS, **sink_options: Any) -> SlowProducer:
-    producer = SlowProducer(rate)
-    sink = hr.KafkaSink("127.0.0.1:1", "t", **sink_options)
-    destination = KafkaDestination(sink, "w", clock=lambda: producer.now)
-    destination._producer = producer
-    destination.publish(0, rows)
-    return producer
-
-
-def test_a_batch_may_take_long_while_the_brokers_take_messages():
-    producer = publish_slowly(rate=0.1)
-    assert (producer.now, producer.steps) == (30.0, ["begin", "offsets", "commit"])
-
-
-def test_brokers_that_take_nothing_are_not_available():
-    with pytest.raises(DestinationUnavailableError, match="the brokers took none of 3 messages in 30 s, of 3 of a batch"):
-        publish_slowly(rate=0)
-
-
-def test_a_batch_that_takes_longer_than_a_transaction_says_what_to_change():
-    rows = pa.table({"n": range(10)})
-    reason = (
-        r"a batch of 10 rows takes longer than transaction\.timeout\.ms = 60000\n"
-        r"detail: 3 of its messages are not sent yet\nhint: give the sink a larger 'transaction\.timeout\.ms'"
-    )
-    with pytest.raises(DestinationUnavailableError, match=reason):
-        publish_slowly(0.12, rows)
-    assert "commit" in publish_slowly(0.12, rows, options={"transaction.timeout.ms": "120000"}).steps
-
-
-@pytest.mark.parametrize("method", ["send_offsets_to_transaction", "commit_transaction"])
-def test_a_call_that_blocks_is_given_up(monkeypatch: pytest.MonkeyPatch, method: str):
-    ended = Event()
-    monkeypatch.setattr(SlowProducer, method, lambda *_: ended.wait(20))
-    monkeypatch.setattr("headrace.connectors.sinks.kafka_destination._CALL_SECONDS", 0.01)
-    with pytest.raises(DestinationUnavailableError, match=f"topic 't': no answer to {method}"):
-        publish_slowly(rate=10)
-    ended.set()
-
-
-def test_a_null_of_format_raw_is_a_message_without_a_value():
-    assert publish_slowly(10, pa.table({"v": ["a", None, ""]}), format="raw").values == [b"a", None, b""]
-
-
-# --- iceberg ---------------------------------------------------------------------------------------------------------
-
-
-class Answer(pydantic.BaseModel):
-    """What a REST catalog should answer."""
-
-    name: str
-
-
-def make_transient_errors() -> Iterator[Exception]:
-    """Yield what pyiceberg raises when a REST catalog, or a proxy before it, answers nonsense."""
-    yield RESTError("502 from a proxy")
-    for parse in (lambda: json.loads("<html>"), lambda: Answer.model_validate_json("{}"), b"\xff".decode):
-        try:
-            parse()
-        except ValueError as error:
-            yield error
-
-
-@pytest.mark.parametrize("step", ["append", "commit"])
-def test_a_catalog_that_answers_nonsense_is_tried_again(tmp_path: Path, monkeypatch, step: str):
-    options = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}
-    destination = hr.IcebergSink("a.t", options).connect("w")
-    destination.read_mark()
-    destination.publish(0, ROWS)
-    owner, name = {"append": (Transaction, "append"), "commit": (Table, "_do_commit")}[step]
-    for error in make_transient_errors():
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, Mock(side_effect=error))
-            with pytest.raises(type(error)):
-                destination.publish(1, ROWS)
-    with pytest.raises(SinkError, match="refuses the rows"):
-        destination.publish(1, pa.table({"other": ["x"]}))
-    destination.publish(1, ROWS)
-    destination.close()
-
-
-def test_a_type_that_iceberg_does_not_have_is_refused(tmp_path: Path):
-    options = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}
-    destination = hr.IcebergSink("a.t", options).connect("w")
-    destination.read_mark()
-    with pytest.raises(SinkError, match="refuses the rows"):
-        destination.publish(0, pa.table({"n": pa.array([1], pa.duration("s"))}))
-    destination.close()
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
